@@ -196,16 +196,17 @@ class Spent:
         return {**self._by_phase, "embed": embed}
 
 
-def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None) -> Costs:
+def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None, spent: Spent | None = None) -> Costs:
     """Add up all effort lines of a run; for imported answers, return the costs of their file.
 
     Args:
         questions: case and question ids whose reads and answers count; None counts all. Builds count in either case. The recorded costs
             of imported answers are not split by question.
+        spent: the sums of the effort lines, where they have been read.
     """
     if RunFolder(run_folder).is_imported:
         return _recorded_costs(run_folder)
-    spent = _spent(run_folder, _stamp(RunFolder(run_folder).written(EFFORTS)), questions)
+    spent = spent or _spent(run_folder, _stamp(RunFolder(run_folder).written(EFFORTS)), questions)
     by_phase, seconds, summed_seconds = spent.by_phase(), spent.seconds, spent.summed_seconds
     cases = [path.parent for path in RunFolder(run_folder).written(PREDICTIONS)]
     lost = sum(not (case / EFFORTS).is_file() for case in cases)
@@ -340,11 +341,11 @@ class PhaseCost:
     """Seconds of all calls, concurrent ones added up."""
 
 
-def phases(run_folder: Path) -> list[PhaseCost]:
-    """Costs of each phase of a run, in order, then of each judge."""
+def phases(run_folder: Path, spent: Spent | None = None) -> list[PhaseCost]:
+    """Costs of each phase of a run, in order, then of each judge; `spent` as for `costs`."""
     folder = RunFolder(run_folder)
-    discount = batch_discount(read_record(folder.file).get("made_with", {}) if folder.file.is_file() else {})
-    by_phase = _spent(run_folder, _stamp(folder.written(EFFORTS)), None).by_phase()
+    discount = batch_discount((read_record(folder.file).get("made_with") if folder.file.is_file() else None) or {})
+    by_phase = (spent or _spent(run_folder, _stamp(folder.written(EFFORTS)), None)).by_phase()
     made = [phase_cost(phase, ROLES[phase], sums, discount) for phase, sums in by_phase.items() if sums["steps"]]
     for path in folder.score_costs():
         settings = path.with_name(f"{path.name.removesuffix(COSTS)}.json")

@@ -49,9 +49,10 @@ from typing import Any
 import numpy as np
 
 from data_loaders.schema import Case, Gold, Question, Turn
+from eval.files.records import Prediction
 from eval.files.run_folder import NODES, RunFolder, read_items, read_predictions, recalled_items
 from eval.files.store import RunError, read_lines
-from eval.judging.score_files import mean_values
+from eval.judging.score_files import Items
 from eval.metrics.evidence import content_words
 from eval.running.reader import within
 from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Grouping, differences, estimate
@@ -348,29 +349,37 @@ NET = (
 
 
 def losses_of(
-    run: Path, scores: Path, evidence_scores: Path, cases: Sequence[Case], reader: Mapping[str, Any]
+    run: Path,
+    ours: Mapping[tuple[str, str], float],
+    theirs: Mapping[tuple[str, str], float],
+    cases: Sequence[Case],
+    reader: Mapping[str, Any],
+    read: Callable[[Path], tuple[Mapping[str, Prediction], Items]] = lambda case: (
+        read_predictions(case),
+        read_items(case),
+    ),
 ) -> Iterator[Loss]:
     """Points that each scored question of a run lost, by step; the loss of a question without a score from the evidence is unknown.
 
     Args:
         run: the run folder.
-        scores: a score file of the run, of values from 0 to 1.
-        evidence_scores: a score file of the run of `gold_evidence`, by the same metric or judge.
+        ours: the run's scores by case and question id, from 0 to 1.
+        theirs: those of the run of `gold_evidence`, by the same metric or judge.
         cases: the data of the run.
         reader: the reader's settings in `run.json`; `max_context_tokens` and `fill` determine the shown text.
+        read: gives the predictions and items of a case, given its folder.
 
     Raises:
         RunError: no question of the run has a score from the evidence, or a file is damaged.
     """
-    ours, theirs = mean_values(scores), mean_values(evidence_scores)
     if ours and not ours.keys() & theirs.keys():
         raise RunError(
-            f"{evidence_scores} has no score of a question of {run}; run {EVIDENCE} on the same data, and score it alike"
+            f"the run of {EVIDENCE} has no score of a question of {run}; run it on the same data, and score it alike"
         )
     for case in cases:
         folder = RunFolder(run).case(case.id)
         nodes = _nodes(folder / NODES)
-        predictions, items = read_predictions(folder), read_items(folder)
+        predictions, items = read(folder)
         for question, gold in case.questions:
             key = (case.id, question.id)
             if key not in ours or question.id not in predictions:

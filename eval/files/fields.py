@@ -1,4 +1,4 @@
-"""Types of the fields of a run's files, by name: a value of another type means a damaged file, reported before anything is computed."""
+"""Types and ranges of the fields of a run's files, by name: another value means a damaged file, reported before anything is computed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+LARGEST = 2.0**53
+"""A number beyond it is damage: a page in a browser could not hold it exactly."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The types that a field may have."""
+    """The types that a field may have, and the range of its numbers."""
 
     types: frozenset[type]
     inside: Kind | None = None
     """For a list or a mapping: the kind of its items or values."""
+    least: float | None = None
+    """For numbers: the smallest one; the largest is `LARGEST`. None allows any value of the types, also one that is no number."""
     among: frozenset[str] | None = None
     """The only values; None allows all of the types."""
 
@@ -22,14 +27,17 @@ class Kind:
         """Whether the field may hold all these values."""
         if not self.types.issuperset(map(type, values)) or not (self.among is None or self.among.issuperset(values)):
             return False
+        if self.least is not None:  # also false for NaN, and for infinities
+            return all(self.least <= value <= LARGEST for value in values if value is not None)
         if self.inside is None:
             return True
         held = (value.values() if type(value) is dict else value for value in values)
         return self.inside.holds(list(chain.from_iterable(held)))
 
 
-TEXT, WHOLE, NUMBER = Kind(frozenset([str])), Kind(frozenset([int])), Kind(frozenset([int, float]))
-SCORE, MAPPING = Kind(frozenset([int, float, type(None)])), Kind(frozenset([dict]))
+TEXT, MAPPING = Kind(frozenset([str])), Kind(frozenset([dict]))
+WHOLE, AMOUNT = (Kind(frozenset(types), least=0.0) for types in ([int], [int, float]))
+NUMBER, SCORE = (Kind(frozenset(types), least=-LARGEST) for types in ([int, float], [int, float, type(None)]))
 COUNTS = Kind(frozenset([dict]), WHOLE)
 TEXTS, NUMBERS = (Kind(frozenset([list, tuple]), each) for each in (TEXT, NUMBER))
 OUTCOMES = frozenset(["answered", "recalled", "error", "aborted"])
@@ -45,7 +53,7 @@ FIELDS: Mapping[str, Kind] = {
     **dict.fromkeys(
         ("embedding_calls", "embedding_tokens", "context_tokens", "dropped_items", "level", "repeat"), WHOLE
     ),
-    **dict.fromkeys(("provider_seconds", "provider_seconds_sum", "own_cpu_seconds"), NUMBER),
+    **dict.fromkeys(("provider_seconds", "provider_seconds_sum", "own_cpu_seconds"), AMOUNT),
     "phase": Kind(frozenset([str]), among=PHASES),
     "cut": Kind(frozenset([bool])),
     "scores": NUMBERS,

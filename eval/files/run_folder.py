@@ -126,7 +126,12 @@ def _typed(content: Mapping[str, Any]) -> Iterator[tuple[str, Any, type]]:
     yield from ((name, content[name], kind) for name, kind in MORE.items() if content.get(name) is not None)
     yield from ((f"models.{role}", model, Mapping) for role, model in content.get("models", {}).items())
     if "dataset" in content:
-        yield "dataset.name", content["dataset"].get("name"), str
+        dataset = content["dataset"]
+        yield "dataset.name", dataset.get("name"), str
+        cuts = {"transform": str, "max_cases": int, "seed": int}
+        yield from (
+            (f"dataset.{name}", dataset[name], kind) for name, kind in cuts.items() if dataset.get(name) is not None
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -174,13 +179,18 @@ class RunFolder:
         """Read the record; the folder must hold only plain files and folders. The folder itself may be a link, because the user named it.
 
         Raises:
-            RunError: the folder is not a run folder, holds a link, a FIFO, a socket or a device, or its record is damaged.
+            RunError: the folder is not a run folder, holds a link, a FIFO, a socket or a device, a folder in it cannot be
+                read, or its record is damaged.
         """
         if not self.file.is_file():
             raise RunError(
                 f"{self.path} is not a run folder (no {RUN}); run folders are results/runs/<dataset>/<memory>-<identity>"
             )
-        for place, folders, files in os.walk(self.path):
+
+        def unreadable(error: OSError) -> None:
+            raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+        for place, folders, files in os.walk(self.path, onerror=unreadable):
             for name in (*folders, *files):
                 path = Path(place, name)
                 mode = path.lstat().st_mode
@@ -275,8 +285,11 @@ def judges_of(metrics: Iterable[str]) -> list[str]:
     return [judge for metric in metrics if (judge := judged_by(metric)) is not None]
 
 
-def read_predictions(case_folder: Path) -> dict[str, Prediction]:
+def read_predictions(case_folder: Path, *, finished: bool = False) -> dict[str, Prediction]:
     """Predictions of a case by question id; a later line replaces an earlier one.
+
+    Args:
+        finished: refuse a second line of a question, and a last line that was cut: the file of a finished case has none.
 
     Raises:
         RunError: a line is not a prediction.
@@ -284,24 +297,29 @@ def read_predictions(case_folder: Path) -> dict[str, Prediction]:
     path = case_folder / PREDICTIONS
     predictions: dict[str, Prediction] = {}
     try:
-        for record in read_lines(path):
+        for record in read_lines(path, finished=finished):
             items, scores = tuple(record["items"]), tuple(record["scores"])
             if len(items) != len(scores):
                 raise TypeError(f"{len(items)} items with {len(scores)} scores")
+            if finished and record["question_id"] in predictions:
+                raise TypeError(f"a second one of question {record['question_id']}")
             predictions[record["question_id"]] = Prediction(**{**record, "items": items, "scores": scores})
     except (KeyError, TypeError) as error:
         raise RunError(f"{path}: a line is no prediction ({error}); {AGAIN}") from error
     return predictions
 
 
-def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:
+def read_items(case_folder: Path, *, finished: bool = False) -> dict[str, dict[str, Any]]:
     """Recalled items of a case by their hash.
+
+    Args:
+        finished: refuse a last line that was cut.
 
     Raises:
         RunError: a line is not an item.
     """
     path = case_folder / ITEMS
-    records = read_lines(path, fields=("key", "id", "text", "sources", "kind", "level"))
+    records = read_lines(path, fields=("key", "id", "text", "sources", "kind", "level"), finished=finished)
     items = Items({record["key"]: record for record in records})
     items.path = path
     return items

@@ -35,15 +35,22 @@ def read_record(path: Path) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:
-        RunError: the file holds anything else.
+        RunError: the file holds anything else, or may not be read.
     """
     try:
-        record = decoded(path.read_bytes())
+        record = decoded(_content(path))
     except ValueError:
         record = None
     if not isinstance(record, dict):
         raise RunError(f"{path} is damaged: it holds no JSON object; {AGAIN}")
     return record
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except PermissionError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def safe_name(identifier: str) -> str:
@@ -58,25 +65,29 @@ def safe_name(identifier: str) -> str:
     return f"{plain[:60]}-{hashlib.sha256(identifier.encode()).hexdigest()[:8]}"
 
 
-def read_lines(path: Path, *, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def read_lines(path: Path, *, fields: tuple[str, ...] = (), finished: bool = False) -> list[dict[str, Any]]:
     """The JSON objects of a file, one per line; empty when there is no file.
 
     Args:
         fields: keys that every line must have.
+        finished: whether the file was completed: its last line cannot be one that was being written when the process died.
 
     Raises:
-        RunError: a line is not JSON (a last line that was cut is dropped instead), lacks a field, or holds one of another type.
+        RunError: a line is not JSON (a last line that was cut is dropped unless the file is finished), lacks a field, or holds one of
+            another type or outside its range; the file may not be read, or a folder is in its place.
     """
     if not path.is_file():
+        if path.exists():
+            raise RunError(f"{path} is a folder, and should be a file; remove it and run the same command again")
         return []
-    pieces = path.read_bytes().split(b"\n")
+    pieces = _content(path).split(b"\n")
     lines = [piece for piece in pieces if piece.strip()]
     try:  # all lines at once, which is faster and lets the records share their keys
         records: list[dict[str, Any]] = decoded(b"[" + b",".join(lines) + b"]")
         if len(records) != len(lines) or not all(isinstance(record, dict) for record in records):
             raise ValueError("some line is no object")
     except ValueError:
-        records = list(_one_by_one(path, pieces))
+        records = list(_one_by_one(path, pieces, finished))
     if path.suffix == ".jsonl" and (wrong := wrong_field(records)) is not None:
         number, name = wrong
         raise RunError(f"{path}: line {number} holds no {name}, but {str(records[number - 1][name])[:40]!r}; {AGAIN}")
@@ -87,7 +98,7 @@ def read_lines(path: Path, *, fields: tuple[str, ...] = ()) -> list[dict[str, An
     return records
 
 
-def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+def _one_by_one(path: Path, pieces: Sequence[bytes], finished: bool) -> Iterator[dict[str, Any]]:
     for number, piece in enumerate(pieces, 1):
         if not piece.strip():
             continue
@@ -95,7 +106,7 @@ def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]
             record = decoded(piece)
         except ValueError:
             # The last piece has no newline: it was being written when the process died.
-            if number < len(pieces):
+            if finished or number < len(pieces):
                 raise RunError(f"{path}: line {number} is not JSON; {AGAIN}") from None
             return
         if not isinstance(record, dict):

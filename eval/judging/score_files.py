@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -40,6 +40,8 @@ AnswerKey = tuple[str, str, str, int]
 """Case id, question id, hash of the scored text, and repeat."""
 Items = Mapping[str, Mapping[str, Any]]
 """Recalled items of a case by their hash."""
+ScoreLines = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
+"""Lines of a score file by case and question id, repeats in order."""
 
 
 def answers_of(
@@ -113,17 +115,20 @@ def answered(run: Run, *, recalls: bool) -> Iterator[tuple[Case, Question, Gold,
                 yield case, question, gold, prediction, items
 
 
-def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def read_scores(path: Path) -> ScoreLines:
     """Score lines by (case, question), repeats in order.
 
     Raises:
-        RunError: there is no such file, or a line is damaged.
+        RunError: there is no such file, a line is damaged, or two lines are the same repeat of one question.
     """
     if not path.is_file():
         raise RunError(f"{path} does not exist: run the experiment again to score it")
-    by_question: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    by_question: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for record in score_lines(path, "repeat"):
         by_question.setdefault((record["case_id"], record["question_id"]), []).append(record)
+    for key, own in by_question.items():
+        if len(own) > 1 and len({line["repeat"] for line in own}) < len(own):
+            raise RunError(f"{path}: two lines are the same repeat of question {'/'.join(key)}; {AGAIN}")
     return by_question
 
 
@@ -133,13 +138,16 @@ def mean_values(path: Path) -> dict[tuple[str, str], float]:
     Raises:
         RunError: there is no such file, or a line is damaged.
     """
-    given = {
-        key: [line["value"] for line in lines if line["value"] is not None] for key, lines in read_scores(path).items()
-    }
+    return means_of(read_scores(path))
+
+
+def means_of(scores: ScoreLines) -> dict[tuple[str, str], float]:
+    """The mean over repeats of each question that has a score."""
+    given = {key: [line["value"] for line in lines if line["value"] is not None] for key, lines in scores.items()}
     return {key: fmean(values) for key, values in given.items() if values}
 
 
-def read_evidence(path: Path) -> list[dict[str, Any]]:
+def read_evidence(path: Path) -> list[Mapping[str, Any]]:
     """The lines of an evidence score file that have a value, each with its whole detail.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any
 
 from eval.analysis.costs import COST_COLUMNS, costs, phases
 from eval.files.imported import NOT_RECORDED, described
-from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
+from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, history_of, is_complete, read_predictions
 from eval.files.store import read_record
 from eval.judging.score_files import graded_files
 from eval.report.cell import Column, answered, cells
@@ -128,7 +128,8 @@ def _seeds(record: RunRecord) -> list[str]:
 
 
 def _scores(folder: Path, record: RunRecord) -> list[str]:
-    questions = answered([folder])
+    cases = RunFolder(folder).cases()
+    questions = answered((history_of(case), read_predictions(case).values()) for case in cases)
     column = Column(record.dataset["name"], record.dataset["name"], "", questions)
     rows = []
     for path, cell in cells(column, folder, graded_files(folder), lambda path: path.stem).items():

@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.files.run_folder import RunFolder, history_of, read_predictions, run_of
+from eval.files.records import Prediction
+from eval.files.run_folder import RunFolder, read_predictions, run_of
 from eval.judging.answer_forms import is_refusal
 from eval.judging.judge_card import Corrected, Correction
-from eval.judging.score_files import read_scores
+from eval.judging.score_files import ScoreLines, read_scores
 from eval.metrics.change import RIGHT, WRONG
 from eval.report.published import NO_RUNS, ROUNDING, Published, Runs, assumed_runs, measured_runs, verdict
 from eval.statistics.stats import (
@@ -84,14 +85,16 @@ def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
     )
 
 
-def answered(folders: Iterable[Path]) -> tuple[Asked, ...]:
-    """The questions that run folders have a line for, each once; categories and evidence are in the data and are not known here."""
+def answered(cases: Iterable[tuple[str | None, Iterable[Prediction]]]) -> tuple[Asked, ...]:
+    """The questions that cases have a line for, each once; categories and evidence are in the data and are not known here.
+
+    Args:
+        cases: the history of each case, if it is known, and its predictions.
+    """
     clusters: dict[tuple[str, str], str] = {}
-    for folder in folders:
-        for case in RunFolder(folder).cases():
-            history = history_of(case)
-            for prediction in read_predictions(case).values():
-                clusters.setdefault((prediction.case_id, prediction.question_id), history or prediction.case_id)
+    for history, predictions in cases:
+        for prediction in predictions:
+            clusters.setdefault((prediction.case_id, prediction.question_id), history or prediction.case_id)
     return tuple(Asked(*key, "", cluster, True, False) for key, cluster in clusters.items())
 
 
@@ -118,13 +121,18 @@ def outcomes(folders: Iterable[Path], questions: Sequence[Asked]) -> Outcomes:
     Args:
         folders: run folders, one per replicate.
     """
+    case_ids = dict.fromkeys(question.case_id for question in questions)
+    cases = ((case_id, read_predictions(RunFolder(folder).case(case_id))) for folder in folders for case_id in case_ids)
+    return outcomes_of((case_id, prediction) for case_id, own in cases for prediction in own.values())
+
+
+def outcomes_of(predictions: Iterable[tuple[str, Prediction]]) -> Outcomes:
+    """Outcomes from predictions, each with its case id."""
     by_question: dict[tuple[str, str], frozenset[str]] = {}
-    for folder in folders:
-        for case_id in dict.fromkeys(question.case_id for question in questions):
-            for prediction in read_predictions(RunFolder(folder).case(case_id)).values():
-                key = (case_id, prediction.question_id)
-                marks = {name for name in ("cut", "empty") if getattr(prediction, name)}
-                by_question[key] = by_question.get(key, frozenset()) | {prediction.outcome} | marks
+    for case_id, prediction in predictions:
+        key = (case_id, prediction.question_id)
+        marks = {name for name in ("cut", "empty") if getattr(prediction, name)}
+        by_question[key] = by_question.get(key, frozenset()) | {prediction.outcome} | marks
     return by_question
 
 
@@ -156,11 +164,17 @@ Draws = Mapping[tuple[str, str], Sequence[tuple[Draw, float]]]
 """Every score of a question, with its draw."""
 
 
-def read_draws(score_files: Sequence[Path], questions: Sequence[Asked], repeats: int | None = None) -> Draws:
+def read_draws(
+    score_files: Sequence[Path],
+    questions: Sequence[Asked],
+    repeats: int | None = None,
+    read: Callable[[Path], ScoreLines] = read_scores,
+) -> Draws:
     """The scores of questions, from one score file per replicate.
 
     Args:
         repeats: number of the judge's repeats that count, from the first on; None counts all.
+        read: gives the lines of a file.
 
     Raises:
         RunError: a score file does not exist or is damaged.
@@ -168,7 +182,7 @@ def read_draws(score_files: Sequence[Path], questions: Sequence[Asked], repeats:
     keys = {question.key for question in questions}
     draws: dict[tuple[str, str], list[tuple[Draw, float]]] = {}
     for replicate, path in enumerate(score_files):
-        for key, lines in read_scores(path).items():
+        for key, lines in read(path).items():
             for line in lines:
                 counts = repeats is None or line["repeat"] < repeats
                 if line["value"] is not None and key in keys and counts:
@@ -256,6 +270,8 @@ class Cell:
     """The correction of a judge's score for its errors; None if it was not requested, or if no judge gave the score."""
     errata: frozenset[tuple[str, str]] = frozenset()
     """Questions whose gold answer is known to be wrong; empty if no errata were requested (`errata=`)."""
+    read: Callable[[Path], ScoreLines] = read_scores
+    """Gives the lines of a score file; a report passes those that it has read."""
 
     digits: ClassVar[int] = 3
     """Digits of the printed mean."""
@@ -276,7 +292,7 @@ class Cell:
     @cached_property
     def draws(self) -> Draws:
         """Every score of each question."""
-        return read_draws(self.score_files, self.column.questions, self.repeats)
+        return read_draws(self.score_files, self.column.questions, self.repeats, self.read)
 
     @cached_property
     def scores(self) -> dict[tuple[str, str], float]:
@@ -390,7 +406,7 @@ class Cell:
         """Number of builds, and of times that each answer was judged, with or without a verdict; the latter is 1 for other scores."""
         repeats = 1
         if self.repeats != 1:
-            lines = (line for path in self.score_files for own in read_scores(path).values() for line in own)
+            lines = (line for path in self.score_files for own in self.read(path).values() for line in own)
             judged = 1 + max((line["repeat"] for line in lines), default=0)
             repeats = judged if self.repeats is None else min(judged, self.repeats)
         return max(1, len(self.score_files)), repeats
@@ -528,7 +544,7 @@ class OutcomeCell(Cell):
     @cached_property
     def _by_build(self) -> list[dict[tuple[str, str], str]]:
         return [
-            {key: str(lines[0]["detail"].get("outcome", "")) for key, lines in read_scores(path).items()}
+            {key: str(lines[0]["detail"].get("outcome", "")) for key, lines in self.read(path).items()}
             for path in self.score_files
         ]
 

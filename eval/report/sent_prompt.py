@@ -6,15 +6,20 @@ It is shown only if the prompt file has the hash that the run recorded, and if t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from data_loaders.schema import Question
 from eval.files.records import Prediction
 from eval.files.run_folder import RunRecord, read_efforts, read_items, recalled_items
 from eval.files.store import RunError
+from eval.report.checked import checked
 from eval.running.reader import Reader, render
 from memsys.interface import Recall
+from memsys.jsons import decoded, encoded
 from memsys.prompts import PromptError, Prompts
 
 
@@ -40,6 +45,16 @@ def sent_prompt(
     return rendered_again(record, prompts, read_items(case_folder), prediction, asked[-1], question)
 
 
+_READER = TypeAdapter(Reader)
+
+
+@lru_cache(maxsize=64)
+def _reader(settings: bytes) -> Reader:
+    """The reader of these settings, which are JSON."""
+    checked(_READER, decoded(settings))
+    return Reader(**decoded(settings))  # also refuses a setting of another version
+
+
 def rendered_again(
     record: RunRecord,
     prompts: Prompts,
@@ -59,7 +74,7 @@ def rendered_again(
         RunError: the prompt cannot be rendered again; the message says why.
     """
     try:
-        reader = Reader(**record.reader)
+        reader = _reader(encoded(record.reader))
         if prompts.digest([reader.prompt]) != {reader.prompt: record.prompts.get(reader.prompt)}:
             raise RunError(f"the prompt file {reader.prompt}.md has changed since the run")
     except (KeyError, TypeError, PromptError) as error:

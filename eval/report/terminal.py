@@ -402,7 +402,8 @@ def fitting(text: str, width: int) -> str:
 
 
 def headings(texts: Sequence[str], widths: Sequence[int]) -> list[tuple[str, str]]:
-    """Cut each text to its width. Texts that differ and would become equal are split after the words that begin them all.
+    """Cut each text to its width. A text that is cut and ends with a category is split before it. Texts that differ and would become
+    equal are split after the words that begin them all.
 
     Returns:
         The common beginning, empty for a text that is not split, and the text or the rest of it, cut to the width.
@@ -416,6 +417,10 @@ def headings(texts: Sequence[str], widths: Sequence[int]) -> list[tuple[str, str
             shared = commonprefix(sorted(owners[short]))  # noqa: RUF071  characters are wanted
             start = shared.rfind(" ") + 1 or len(shared)
             results[place] = text[:start].rstrip(", "), fitting(text[start:], widths[place])
+        elif short != text:
+            metric, _, category = text.rpartition(", ")
+            if metric and ")" not in category:  # the comma is not within parentheses
+                results[place] = metric, fitting(category, widths[place])
     return results
 
 

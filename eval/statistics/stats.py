@@ -134,7 +134,7 @@ def by_question(
     values: Sequence[float] | np.ndarray,
     level: float = LEVEL,
     grouping: Grouping | None = None,
-    scores: bool | None = None,
+    scores: bool = True,
 ) -> Interval | None:
     """The interval of a mean of independent questions: Wilson's for 0/1 values (as SegTreeMem prints), else Student's t.
 
@@ -143,12 +143,12 @@ def by_question(
 
     Args:
         grouping: for the unweighted mean of group means, which gets Student's t for 0/1 values, too.
-        scores: whether the values are scores or shares in [0, 1], and no quantity with a unit; None looks at the values.
+        scores: False for a quantity with a unit; True treats the values as scores if all lie in [0, 1].
     """
     array = np.asarray(values, dtype=float)
     if array.size < 2:
         return None
-    scores = are_scores(array) if scores is None else scores
+    scores = scores and are_scores(array)
     z = NORMAL
     if level != LEVEL:  # with the usual level without SciPy
         from scipy.special import ndtri
@@ -340,7 +340,7 @@ def estimate(
     without: Sequence[float] | None = None,
     level: float = LEVEL,
     groups: Sequence[str] | None = None,
-    scores: bool | None = None,
+    scores: bool = True,
 ) -> Estimate:
     """Compute the mean of scores, or of a quantity, with both intervals.
 
@@ -358,7 +358,7 @@ def estimate(
         ValueError: there are no values, or the lengths differ.
     """
     array = _array(values, clusters)
-    scores = are_scores(array) if scores is None else scores
+    scores = scores and are_scores(array)
     grouping = Grouping.of(clusters, groups)
     if groups is None:
         mean, question = float(array.mean()), by_question(array, level, scores=scores)
@@ -391,7 +391,7 @@ def difference(
     without: Sequence[float] | None = None,
     test: bool = True,
     groups: Sequence[str] | np.ndarray | None = None,
-    scores: bool | None = None,
+    scores: bool = True,
 ) -> Difference:
     """Compare two systems on the same questions: the difference of their means, with the weights of those means.
 
@@ -407,7 +407,7 @@ def difference(
     """
     one, two = _array(first, clusters), _array(second, clusters)
     grouping = Grouping.of(clusters, groups)
-    shares = np.array([are_scores(one) and are_scores(two) if scores is None else scores])
+    shares = np.array([scores and are_scores(one) and are_scores(two)])
     gap = (one - two)[None]
     (own,) = differences(gap, grouping, shares, None if without is None else np.asarray(without)[None])
     return replace(own, p=permutation_p(gap[0] * grouping.weights)) if test else own

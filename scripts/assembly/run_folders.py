@@ -134,12 +134,15 @@ def data_of(record: RunRecord, root: Path | None) -> Data:
     from scripts.setup.options import load_option
 
     known, sample = record.dataset, record.data_status == "sample"
-    cut = DataCut(
-        source="sample" if sample else "real",
-        root=None if root is None or sample else str(root),
-        unpinned=record.data_status == "unpinned",
-        **{name: known[name] for name in ("transform", "size", "max_cases", "seed")},
-    )
+    try:
+        cut = DataCut(
+            source="sample" if sample else "real",
+            root=None if root is None or sample else str(root),
+            unpinned=record.data_status == "unpinned",
+            **{name: known[name] for name in ("transform", "size", "max_cases", "seed")},
+        )
+    except (KeyError, ValueError) as error:
+        raise RunError(f"run.json does not say how the data set was cut: {error}") from error
     option = load_option("dataset", known["name"])
     loaded = data(cut, {**option, "file": record.data_file or option["file"]})
     if differing := [name for name, value in loaded.settings.items() if known.get(name) != value]:

@@ -14,12 +14,11 @@ about the kinds of errors (`eval.report.ratings`). Settings such as `models.judg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from data_loaders.schema import Case
 from eval.analysis.losses import shown_estimate
 from eval.files.imported import THEIRS
 from eval.files.run_folder import JUDGE, RunFolder, metric_of
@@ -29,7 +28,7 @@ from eval.judging.judge_card import UNSAID, Card, Correction, KindErrors, ProbeV
 from eval.judging.judge_probes import Probe, probes, spread, verdicts, why_not
 from eval.judging.score import Judging
 from eval.judging.score_files import mean_values, read_scores
-from eval.report.cell import asked, refusals
+from eval.report.cell import Asked, refusals
 from eval.report.counted import counted
 from eval.report.ratings import FEWEST, prediction_powered, rated_sample, ratings_of
 from eval.report.rendering import grid, span
@@ -77,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     replace_file(file.with_suffix(".md"), "\n".join(lines) + "\n")
     print("\n".join(lines))
     if options.run is not None:
-        print("\n" + "\n".join(run_lines(options.run, grading, result, data.cases, options.ratings)))
+        print("\n" + "\n".join(run_lines(options.run, grading, result, data.questions, options.ratings)))
     print(f"\nwritten: {file} and .md; tables with judge.corrected=true use it")
     return 0
 
@@ -182,7 +181,7 @@ def _band(asked: Sequence[ByPrompt], histories: Mapping[int, str]) -> Iterator[s
 # --- a run -----------------------------------------------------------------------------------------------------------------
 
 
-def run_lines(run: Path, grading: Judging, result: Card, cases: Iterable[Case], ratings: Path | None) -> list[str]:
+def run_lines(run: Path, grading: Judging, result: Card, questions: Sequence[Asked], ratings: Path | None) -> list[str]:
     """The raw and the corrected score of a run by this judge, and the judge's agreement with every other grader of the run.
 
     Raises:
@@ -196,7 +195,6 @@ def run_lines(run: Path, grading: Judging, result: Card, cases: Iterable[Case], 
     values = mean_values(file)
     if not values:
         raise RunError(f"{file} holds no verdict")
-    questions = asked(cases)
     histories = {question.key: question.cluster for question in questions}
     observed = estimate(list(values.values()), [histories.get(key, key[0]) for key in values])
     every = (line["value"] for lines in read_scores(file).values() for line in lines if line["value"] is not None)

@@ -15,7 +15,7 @@ from pathlib import Path
 from eval.analysis.losses import EVIDENCE, NET, Waterfall, as_json, losses_of, shown_estimate, waterfall
 from eval.files.run_folder import RUN, RunFolder, RunRecord
 from eval.files.store import RunError, replace_file, safe_name
-from eval.judging.score_files import only_score_file
+from eval.judging.score_files import mean_values, only_score_file
 from scripts.assembly.run_folders import data_of
 from scripts.setup.arguments import verb_parser
 
@@ -33,7 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     record = RunFolder(options.run).record()
     scores = only_score_file(options.run, options.scores)
     evidence = only_score_file(_evidence_run(options.evidence, options.run, record), options.scores)
-    losses = list(losses_of(options.run, scores, evidence, data_of(record, options.data).cases, record.reader))
+    cases = data_of(record, options.data).cases
+    losses = list(losses_of(options.run, mean_values(scores), mean_values(evidence), cases, record.reader))
     if not losses:
         raise RunError(f"{options.run}: no question has a score by {options.scores}")
     title = f"{record.name} on {record.dataset['name']}, {options.scores}"

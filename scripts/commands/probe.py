@@ -1,4 +1,4 @@
-"""Evaluate a memory without a key: `memsys-bench probe --mcp "COMMAND"`, or `--http FILE` with a file as those of conf/memory.
+"""Evaluate a memory without a key: `memsys-bench probe --mcp "COMMAND"`, or `--http FILE` (or NAME) with a file as those of conf/memory.
 
 Runs conformance (`memsys-bench conformance`), then the retrieval table on the LoCoMo sample: the share of the evidence that its searches
 recall, compared with BM25. Settings of `memsys-bench run` may follow, such as `data.source=real data.root=~/data`.
@@ -84,7 +84,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser("probe", __doc__)
     door = parser.add_mutually_exclusive_group(required=True)
     door.add_argument("--mcp", metavar="COMMAND", help="starts an MCP server on stdio")
-    door.add_argument("--http", metavar="FILE", help="describes a service, as conf/memory/reference_http.yaml does")
+    door.add_argument(
+        "--http", metavar="FILE", help="describes a service; or the name of a shipped one: reference_http"
+    )
     parser.add_argument("--key", action="append", default=[], metavar="NAME", help="a variable that the server gets")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the description of the MCP server")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="settings of memsys-bench run")

@@ -357,7 +357,9 @@ def evidence_of_tables(cfg: Settings) -> Iterator[tuple[str, str, str]]:
         metrics = read_columns(name, table["columns"], lines)
         for option in table["columns"]:
             key = (option["dataset"], option.get("transform", "none"))
-            group = loaded.setdefault(key, loaded.get(key) or column_group(cfg, option, metrics[group_name(option)]))
+            if key not in loaded:
+                loaded[key] = column_group(cfg, option, metrics[group_name(option)])
+            group = loaded[key]
             if group.dataset is None:
                 yield name, group_name(option), group.missing
             else:

@@ -103,7 +103,7 @@ def test_a_linked_run_is_left_out_of_the_report_and_its_target_is_never_removed(
     assert (away / "run.json").is_file()
     sources = read_sources(results, lambda record: ())
     assert [run.title for each in sources.sets for run in each.runs] == ["bm25"]
-    assert "it is a link" in sources.missing[0]
+    assert "it is a link" in sources.damaged[0]
 
 
 @pytest.mark.parametrize(

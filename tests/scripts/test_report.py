@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -294,6 +296,126 @@ def test_a_run_with_a_damaged_file_is_named_and_left_out_and_the_others_are_repo
     index = data(results / "report", "index")
     assert [run["memory"] for run in index["runs"]] == ["memory0", "memory2"]
     assert any("memory1-" in each and "is left out" in each for each in index["missing"])
+
+
+def changed(**fields: Any) -> Any:
+    """Changes fields of a file's second line; a field that becomes `...` is removed."""
+
+    def change(path: Path) -> None:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines[1] = {name: value for name, value in {**lines[1], **fields}.items() if value is not ...}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    return change
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_record_of(**fields: Any) -> Any:
+    """Changes fields of a file with one object."""
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+PREDICTIONS, EFFORTS = "cases/h2/predictions.jsonl", "cases/h2/effort.jsonl"
+DAMAGE: list[tuple[str, Any, str]] = [
+    (PREDICTIONS, lambda path: path.write_bytes(path.read_bytes()[:-20]), "line 4 is not JSON"),
+    (PREDICTIONS, lambda path: path.write_bytes(path.read_bytes().replace(b"h2", b"\xff2", 1)), "line 1 is not JSON"),
+    (PREDICTIONS, lambda path: path.write_text("[]\n"), "line 1 is no JSON object"),
+    (PREDICTIONS, a_folder, "is a folder"),
+    (PREDICTIONS, changed(outcome=...), "a line is no prediction"),
+    (PREDICTIONS, changed(items="k"), "line 2 holds no items"),
+    (PREDICTIONS, changed(scores=[float("nan")] * 8), "line 2 holds no scores"),
+    (PREDICTIONS, changed(question_id="h2-q0"), "a second one of question h2-q0"),
+    (PREDICTIONS, changed(case_id="h3"), "a line is of case 'h3'"),
+    (EFFORTS, lambda path: path.write_text(""), "has no line"),
+    (EFFORTS, changed(tokens_in=-1), "line 2 holds no tokens_in, but '-1'"),
+    (EFFORTS, changed(tokens_in=2**60), "line 2 holds no tokens_in"),
+    (EFFORTS, changed(calls={"invented": -1}), "line 2 holds no calls"),
+    (EFFORTS, changed(attempts=...), "line 2 has no attempts"),
+    ("scores/judge_*0.jsonl", changed(value=float("nan")), "line 2 holds no value"),
+    ("scores/judge_*0.jsonl", changed(value=float("inf")), "line 2 holds no value"),
+    ("scores/judge_*0.jsonl", changed(repeat=0), "two lines are the same repeat of question h0/h0-q0"),
+    ("run.json", a_record_of(dataset={"name": "invented", "seed": [0]}), "dataset.seed must be a whole number"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "damage", "why"), DAMAGE)
+def test_whatever_is_damaged_in_a_run_leaves_out_that_run_alone(
+    results: Path, name: str, damage: Any, why: str
+) -> None:
+    damage(next(next((results / "runs").glob("invented/memory1-*")).glob(name)))
+    with pytest.raises(RunError, match=rf"is written without 1 damaged run: run invented/memory1-.*{why}"):
+        made(results)
+    index = data(results / "report", "index")
+    assert [run["memory"] for run in index["runs"]] == ["memory0", "memory2"]
+    assert any("memory1-" in each and "is left out" in each for each in index["missing"])
+
+
+@pytest.mark.slow
+def test_a_run_that_may_not_be_read_is_left_out(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = next((results / "runs").glob("invented/memory1-*/cases/h2/predictions.jsonl"))
+    read = Path.read_bytes
+
+    def refused(own: Path) -> bytes:
+        if own == path:
+            raise PermissionError(13, "Permission denied", str(own))
+        return read(own)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(RunError, match=r"is written without 1 damaged run: .*predictions.jsonl cannot be read"):
+        made(results)
+
+
+@pytest.mark.slow
+def test_a_folder_that_may_not_be_read_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = next((results / "runs").glob("invented/memory1-*"))
+    allowed, found = os.access, Path.glob
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder and allowed(path, mode))
+    seen = lambda own, pattern: (path for path in found(own, pattern) if path.parent != folder)  # noqa: E731
+    monkeypatch.setattr(Path, "glob", seen)
+    with pytest.raises(RunError, match=r"is written without 1 damaged run: .*memory1-.* may not be read"):
+        made(results)
+    assert [run["memory"] for run in data(results / "report", "index")["runs"]] == ["memory0", "memory2"]
+
+
+@pytest.mark.slow
+def test_a_report_reads_each_file_of_a_run_once(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions, items, costs and scores: what is checked is what the pages show."""
+    counts: Counter[str] = Counter()
+    read = Path.read_bytes
+
+    def counting(own: Path) -> bytes:
+        counts[own.name if own.parent.name == "scores" else f"{own.parent.name}/{own.name}"] += own.suffix == ".jsonl"
+        return read(own)
+
+    monkeypatch.setattr(Path, "read_bytes", counting)
+    made(results)
+    lines = {name: count for name, count in counts.items() if count and not name.endswith("nodes.jsonl")}
+    assert len(lines) == 6 * 3 + 2
+    assert set(lines.values()) == {3}, "once for each of three runs"
+
+
+@pytest.mark.slow
+def test_settings_of_a_wrong_type_hide_prompts_and_nothing_else(results: Path) -> None:
+    run = next((results / "runs").glob("invented/memory1-*"))
+    record = json.loads((run / "run.json").read_text())
+    a_record_of(reader={**record["reader"], "sections": None})(run / "run.json")
+    file = next(run.glob("scores/judge_*.json"))
+    a_record_of(prompts=None)(file)
+    answer = data(made(results), "set0-block0")["questions"][0]["runs"][1]
+    assert answer["no_prompt"].startswith("its prompt cannot be read again") or "sections" in answer["no_prompt"]
+    assert all("cannot be read again" in each["why"] for each in answer["judged"].values())
+
+
+@pytest.mark.slow
+def test_a_score_file_without_a_score_is_named(results: Path) -> None:
+    file = next((results / "runs").glob("invented/memory1-*/scores/f1-*.jsonl"))
+    file.write_text("")
+    assert any(file.name in each and "holds no score" in each for each in data(made(results), "index")["missing"])
 
 
 @pytest.mark.slow

@@ -12,17 +12,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.costs import costs
-from eval.analysis.losses import EVIDENCE, as_json, losses_of, waterfall
+from eval.analysis.losses import EVIDENCE, Waterfall, as_json, losses_of, waterfall
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.judging.agreement import RIGHT
+from eval.judging.score_files import means_of
 from eval.report.counted import counted
 from eval.report.html.cleaning import Cleaner, Shards, cleaner
 from eval.report.html.memories import COMPARED, lives, memory_page, nodes_page
+from eval.report.html.run_files import ReadRun, ReadSet, read_set
 from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import loaded_prompts, write_set
-from eval.report.html.sources import ReportedRun, RunSet, Sources, TableFile
+from eval.report.html.sources import RunSet, Sources, TableFile, nothing
 
 MARK = "memsys-report.txt"
 """A file in every report: a folder without it is not replaced."""
@@ -56,10 +57,12 @@ def build(
     """Build the report; returns its first page. The old report stays until the new one is complete.
 
     Raises:
-        RunError: the target is a folder that is no report; or the report is written, without the damaged runs that the message names.
+        RunError: the target is a folder that is no report; there is nothing to report; or the report is written, without the damaged
+            runs that the message names.
     """
-    page = write_whole(target, partial(_fill, sources=sources, wanted=wanted, on_progress=on_progress))
-    if damaged := sources.damaged:
+    damaged = list(sources.damaged)
+    page = write_whole(target, partial(_fill, sources=sources, wanted=wanted, on_progress=on_progress, damaged=damaged))
+    if damaged:
         raise RunError(f"{page} is written without {counted(len(damaged), 'damaged run')}: {'; '.join(damaged)}")
     return page
 
@@ -100,29 +103,56 @@ def _put_in_place(draft: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[str], None]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Fall:
+    """A loss waterfall of a run by one scorer."""
+
+    stem: str
+    run: str
+    scorer: str
+    fall: Waterfall
+    source: str
+    """The score files that it comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SetPages:
+    """What the first pages show of a set whose data files are written."""
+
+    found: RunSet
+    line: Mapping[str, Any]
+    runs: Sequence[Mapping[str, Any]]
+    lives: Mapping[str, Any]
+    falls: Sequence[_Fall]
+    stale: Mapping[tuple[int, int, int], str]
+    missing: Sequence[str]
+
+
+def _fill(
+    draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[str], None], damaged: list[str]
+) -> None:
     records = [run.record for own in sources.sets for run in own.runs]
     loaded_prompts.cache_clear()  # a file may have changed since this process made a report
     clean = cleaner(sources.results, [*wanted.private, *(record.prompts_dir for record in records)])
     shards = Shards(draft / "data", clean)
-    labels = set_labels(sources.sets)
-    told = _write_lives(draft, sources, labels, wanted.title, clean)
-    sets: list[dict[str, Any]] = []
-    runs: list[dict[str, Any]] = []
-    losses = list(sources.losses)
-    for number, own in enumerate(sources.sets):
-        on_progress(
-            f"{number + 1}/{len(sources.sets)} {own.name}: {counted(len(own.runs), 'run')}, {counted(len(own.asked), 'question')}"
-        )
-        every = scorers(own.runs, sources.tables)
-        blocks, answered = write_set(shards, number, own, every)
-        for place, run in enumerate(own.runs):
-            name = f"run{len(runs)}"
-            judges = [each.stem for each in every if each.is_judge]
-            shards.write(name, memory_page(run, own, _write_trees(shards, name, run, own, wanted.trees), judges))
-            runs.append(_run_line(run, own, number, place, answered[place]))
-        sets.append(_set_line(own, every, blocks))
-        losses += waterfalls(own, labels[number], every)
+    sets: list[_SetPages] = []
+    for number, found in enumerate(sources.sets, 1):
+        if (own := read_set(found, damaged)) is None:
+            continue
+        counts = f"{counted(len(own.runs), 'run')}, {counted(len(own.asked), 'question')}"
+        on_progress(f"{number}/{len(sources.sets)} {own.name}: {counts}")
+        runs = sum(len(each.runs) for each in sets)
+        sets.append(_write_set(shards, found, own, len(sets), runs, sources, wanted.trees))
+    if not sets and not sources.tables:
+        raise nothing(sources.results, damaged)
+    labels = set_labels([each.found for each in sets], [each.line["questions"] for each in sets])
+    told = _write_lives(draft, [each.lives for each in sets], labels, wanted.title, clean)
+    falls = [
+        TableFile(own.stem, {**as_json(f"{own.run} on {label}, {own.scorer}", own.fall), "from": own.source})
+        for label, each in zip(labels, sets, strict=True)
+        for own in each.falls
+    ]
+    losses = [*sources.losses, *falls]
     more = (*sources.tables, *losses, *sources.ceilings)
     for number, table in enumerate(more):
         shards.write(f"table{number}", table.content)
@@ -131,21 +161,19 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
         {"stem": table.stem, "title": title, "caption": table.content["caption"]}
         for table, title in zip(sources.tables, titles, strict=True)
     ]
-    unfinished = [  # the same command continues them
-        f"run {run['key']} ({run['title']}) is not finished: {run['finished']} of {counted(run['cases'], 'history')}, "
-        f"{run['answered']} of {counted(run['asked'], 'question')}"
-        for run in runs
-        if run["answered"] < run["asked"] or run["finished"] < run["cases"]
-    ]
+    stale_cells: dict[tuple[int, int, int], str] = {}
+    for each in sets:
+        stale_cells |= each.stale
+    missing = [line for each in sets for line in each.missing]
     index = {
         "title": wanted.title,
-        "sets": [{**line, "label": label} for line, label in zip(sets, labels, strict=True)],
-        "runs": runs,
+        "sets": [{**each.line, "label": label} for each, label in zip(sets, labels, strict=True)],
+        "runs": [run for each in sets for run in each.runs],
         "tables": tables,
         "lives": told,
         "losses": _places(more, losses),
         "ceilings": _places(more, sources.ceilings),
-        "missing": [*sources.missing, *unfinished, *stale(sources.results, sources.sets, sources.tables)],
+        "missing": [*sources.missing, *damaged, *missing, *(stale_cells[place] for place in sorted(stale_cells))],
         "costs": COMPARED,
         "right": RIGHT,
     }
@@ -153,12 +181,44 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
     _write_pages(draft, sources, titles, wanted, clean, clean.value(index["missing"]), told)
 
 
+def _write_set(
+    shards: Shards, found: RunSet, own: ReadSet, number: int, first: int, sources: Sources, trees: int
+) -> _SetPages:
+    """Write the data files of a set.
+
+    Args:
+        number: of the set, from 0.
+        first: number of its first run among all runs of the report.
+        trees: number of histories of each run whose nodes are written.
+    """
+    every = scorers(own.runs, sources.tables)
+    blocks, answered = write_set(shards, number, own, every)
+    judges = [each.stem for each in every if each.is_judge]
+    runs = []
+    for place, run in enumerate(own.runs):
+        name = f"run{first + place}"
+        shards.write(name, memory_page(run, own, _write_trees(shards, name, run, own, trees), judges))
+        runs.append(_run_line(run, own, number, place, answered[place]))
+    missing = [  # the same command continues them
+        f"run {run['key']} ({run['title']}) is not finished: {run['finished']} of {counted(run['cases'], 'history')}, "
+        f"{run['answered']} of {counted(run['asked'], 'question')}"
+        for run in runs
+        if run["answered"] < run["asked"] or run["finished"] < run["cases"]
+    ]
+    missing += [
+        f"run {run.key}: {path.name} holds no score" for run in own.runs for path in run.scores if not run.scores[path]
+    ]
+    falls = list(waterfalls(own, every, missing))
+    line = _set_line(own, every, blocks)
+    return _SetPages(found, line, runs, lives(own), falls, stale(sources.results, own, sources.tables), missing)
+
+
 def _places(every: Sequence[TableFile], own: Sequence[TableFile]) -> list[list[Any]]:
     """Number of the data file and name of each of these files."""
     return [[number, file.stem] for number, file in enumerate(every) if any(file is each for each in own)]
 
 
-def _set_line(own: RunSet, every: Sequence[Scorer], blocks: int) -> dict[str, Any]:
+def _set_line(own: ReadSet, every: Sequence[Scorer], blocks: int) -> dict[str, Any]:
     return {
         "key": own.key,
         "name": own.name,
@@ -181,18 +241,20 @@ def table_titles(tables: Sequence[TableFile]) -> list[str]:
     ]
 
 
-def set_labels(sets: Sequence[RunSet]) -> list[str]:
-    """A name for each set of runs: data set, and the settings in which sets of this data set differ; a hash where that is not enough."""
+def set_labels(sets: Sequence[RunSet], questions: Sequence[int]) -> list[str]:
+    """A name for each set of runs: data set, and the settings in which sets of this data set differ; a hash where that is not enough.
+
+    Args:
+        questions: number of questions of each set.
+    """
     labels = []
-    for own in sets:
+    for own, count in zip(sets, questions, strict=True):
         alike = [each.runs[0].record.dataset for each in sets if each.name == own.name]
         mine = own.runs[0].record.dataset
         names = [name for name in mine if name != "name" and any(each.get(name) != mine[name] for each in alike)]
         plain = [name for name in names if isinstance(mine[name], str | int | float | bool)]
         parts = [f"{name} {mine[name]}" for name in plain if len(str(mine[name])) <= 20]
-        labels.append(
-            f"{own.name} ({', '.join([*parts, counted(len(own.asked), 'question')])})" if len(alike) > 1 else own.name
-        )
+        labels.append(f"{own.name} ({', '.join([*parts, counted(count, 'question')])})" if len(alike) > 1 else own.name)
     return [
         f"{label} {own.key.rpartition('-')[2]}" if labels.count(label) > 1 else label
         for label, own in zip(labels, sets, strict=True)
@@ -205,8 +267,8 @@ def _cut(dataset: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole)
 
 
-def _run_line(run: ReportedRun, own: RunSet, number: int, place: int, answered: int) -> dict[str, Any]:
-    reader, spent = dict(run.record.models.get("reader", {})), costs(run.folder)
+def _run_line(run: ReadRun, own: ReadSet, number: int, place: int, answered: int) -> dict[str, Any]:
+    reader = dict(run.record.models.get("reader", {}))
     return {
         "key": run.key,
         "title": run.title,
@@ -221,11 +283,11 @@ def _run_line(run: ReportedRun, own: RunSet, number: int, place: int, answered: 
         if run.record.imported
         else str(reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"),
         "stand_ins": run.record.stand_ins,
-        "costs": {name: getattr(spent, name) for name, _ in COMPARED},
+        "costs": {name: getattr(run.costs, name) for name, _ in COMPARED},
     }
 
 
-def _write_trees(shards: Shards, name: str, run: ReportedRun, own: RunSet, most: int) -> dict[str, str]:
+def _write_trees(shards: Shards, name: str, run: ReadRun, own: ReadSet, most: int) -> dict[str, str]:
     """Data file of the nodes of each case, or a sentence that begins with `-` if there is none."""
     trees: dict[str, str] = {}
     for number, case_id in enumerate(own.case_ids):
@@ -242,7 +304,7 @@ def _write_trees(shards: Shards, name: str, run: ReportedRun, own: RunSet, most:
 def _write_page(file: Path, clean: Cleaner, template: str, **values: Any) -> None:
     """Write a page from a template, which escapes every text."""
     text = _environment().get_template(template).render(**values)
-    file.write_text(clean.page(text), encoding="utf-8")
+    file.write_text(clean.page(text), encoding="utf-8", errors="replace")  # a damaged file may hold half a character
 
 
 @lru_cache(maxsize=1)
@@ -259,12 +321,12 @@ def _environment() -> Any:
 
 
 def _write_lives(
-    draft: Path, sources: Sources, labels: Sequence[str], title: str, clean: Cleaner
+    draft: Path, told: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, clean: Cleaner
 ) -> list[tuple[str, str]]:
     """Write a page for each set with a suite `change`; returns the file names and the sets' labels."""
     written: list[tuple[str, str]] = []
-    for number, (own, label) in enumerate(zip(sources.sets, labels, strict=True)):
-        if families := lives(own):
+    for number, (families, label) in enumerate(zip(told, labels, strict=True)):
+        if families:
             name = f"lives-{number}.html"
             values = {"title": f"Lives of probes: {label}", "label": label, "families": families, "report": title}
             _write_page(draft / name, clean, "lives.html.j2", **values)
@@ -306,26 +368,29 @@ def _write_pages(
     )
 
 
-def waterfalls(own: RunSet, label: str, every: Sequence[Scorer]) -> Iterator[TableFile]:
+def waterfalls(own: ReadSet, every: Sequence[Scorer], missing: list[str]) -> Iterator[_Fall]:
     """Loss waterfalls of the runs of a set, by the first metric that has scored both the run and the run of `gold_evidence`.
 
     Computed while the report is built, from the scores that its tables show.
 
     Args:
-        label: the set's name in the report.
+        missing: gets a sentence about each waterfall that cannot be computed.
     """
     evidence = next((run for run in own.runs if run.record.name == EVIDENCE), None)
     if evidence is None or not own.cases:
         return
     for run in own.runs:
-        scorer = next(
-            (each for each in every if run.scores(each.stem).is_file() and evidence.scores(each.stem).is_file()), None
-        )
-        if scorer is None or run.record.imported:
+        both = ((each, run.score_file(each.stem), evidence.score_file(each.stem)) for each in every)
+        scored = next((each for each in both if each[1] in run.scores and each[2] in evidence.scores), None)
+        if scored is None or run.record.imported:
             continue
-        stem = scorer.stem
-        losses = list(losses_of(run.folder, run.scores(stem), evidence.scores(stem), own.cases, run.record.reader))
+        scorer, ours, theirs = scored
+        means = means_of(run.scores[ours]), means_of(evidence.scores[theirs])
+        try:
+            losses = list(losses_of(run.folder, *means, own.cases, run.record.reader, run.recalls))
+        except RunError as error:
+            missing.append(f"run {run.key}: no loss waterfall: {error}")
+            continue
         if losses:
-            title = f"{run.title} on {label}, {scorer.title}"
-            source = " and ".join(f"runs/{each.key}/scores/{stem}.jsonl" for each in (run, evidence))
-            yield TableFile(f"{run.folder.name}-{stem}", {**as_json(title, waterfall(losses)), "from": source})
+            source = " and ".join(f"runs/{each.key}/scores/{scorer.stem}.jsonl" for each in (run, evidence))
+            yield _Fall(f"{run.folder.name}-{scorer.stem}", run.title, scorer.title, waterfall(losses), source)

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from data_loaders.patterns import holds
 from data_loaders.schema import Case, Gold, Question, Turn
-from eval.analysis.costs import BUILD, COST_COLUMNS, by_purpose, costs, phases
+from eval.analysis.costs import COST_COLUMNS
 from eval.files.records import Prediction, Read
-from eval.files.run_folder import is_complete, read_efforts, read_items, read_predictions
+from eval.files.run_folder import is_complete
 from eval.files.store import RunError
 from eval.metrics.change import WRONG, change_answer, change_recall
 from eval.report.html.cleaning import clipped
+from eval.report.html.run_files import EMPTY, CaseFiles, ReadRun, ReadSet
 from eval.report.html.sets import judge_templates, loaded_prompts
-from eval.report.html.sources import ReportedRun, RunSet
 from eval.report.rendering import PHASES
 from eval.structure.tree import read_tree
 from memsys.interface import spoken
 from memsys.prompts import PromptError, Prompts
 
-GROWN = 6
-"""Maximum number of histories whose growth is drawn, the longest first."""
-POINTS = 150
-"""Maximum number of points of a curve."""
 NODE_TEXT = 4_000
 """Maximum number of characters of a node's text."""
 COMPARED = [(each.name, each.title) for each in COST_COLUMNS if each.compared] + [("build_seconds", "build s")]
 """Costs of a run that a reader can sort and plot by."""
 
 
-def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges: Sequence[str] = ()) -> dict[str, Any]:
+def memory_page(run: ReadRun, runs: ReadSet, trees: Mapping[str, str], judges: Sequence[str] = ()) -> dict[str, Any]:
     """All data about a run except its answers.
 
     Args:
@@ -42,17 +38,17 @@ def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges
         judges: names of the judges' score files without their ending.
     """
     cases = runs.case_ids
-    answers = [answer for case_id in cases for answer in read_predictions(run.case_folder(case_id)).values()]
+    answers = [answer for case_id in cases for answer in run.case(case_id).predictions.values()]
     reasons = Counter(answer.error for answer in answers if answer.error)
     return {
         "key": run.key,
         "settings": json.dumps(run.record.content, indent=1, ensure_ascii=False, default=str),
         "outcomes": _outcomes(answers, len(runs.asked)),
-        "phases": [[cost.phase, *(show(cost) for _, show in PHASES)] for cost in phases(run.folder)],
+        "phases": [[cost.phase, *(show(cost) for _, show in PHASES)] for cost in run.phases],
         "phase_titles": [title for title, _ in PHASES],
-        "totals": asdict(costs(run.folder)),
-        "purposes": _purposes(run.folder),
-        "growth": growth(run, cases),
+        "totals": asdict(run.costs),
+        "purposes": _purposes(run.purposes.values()),
+        "growth": run.growth,
         "prompts": _prompts(run, judges),
         "cases": [[case_id, trees[case_id]] for case_id in cases if case_id in trees],
         "errors": [[clipped(reason, 500), count] for reason, count in reasons.most_common(10)],
@@ -68,36 +64,13 @@ def _outcomes(answers: Iterable[Prediction], questions: int) -> list[list[Any]]:
     return [*([name, count] for name, count in reached.most_common()), *([["not reached", left]] if left else [])]
 
 
-def _purposes(folder: Path) -> list[list[Any]]:
+def _purposes(counters: Collection[Counter[str]]) -> list[list[Any]]:
     """Calls, repeated attempts, failures, parse failures by purpose of the call."""
-    counters = by_purpose(folder, "calls", "attempts", "failures", "parse_failures")
     names = sorted({name for counter in counters for name in counter})
     return [[name, *(counter[name] for counter in counters)] for name in names]
 
 
-def growth(run: ReportedRun, cases: Sequence[str]) -> list[dict[str, Any]]:
-    """Cumulative costs after each unit of the longest histories: model tokens, calls, seconds."""
-    curves: list[tuple[float, dict[str, Any]]] = []
-    for case_id in cases:
-        points: list[list[float]] = []
-        tokens = calls = seconds = 0.0
-        for line in read_efforts(run.case_folder(case_id)):
-            if (
-                line["phase"] in BUILD and line["phase"] != "embed"
-            ):  # the writes count again what was embedded in advance
-                tokens += line["tokens_in"] + line["tokens_out"]
-                calls += sum(line["calls"].values())
-                seconds += line["own_cpu_seconds"] + line["provider_seconds"]
-                if line["phase"] == "write":
-                    points.append([len(points) + 1, tokens, calls, round(seconds, 4)])
-        if points:
-            points[-1][1:] = [tokens, calls, round(seconds, 4)]  # with the consolidation after the last unit
-            thinned = [*points[: -1 : max(1, -(-len(points) // POINTS))], points[-1]]
-            curves.append((points[-1][0], {"case": case_id, "points": thinned}))
-    return [curve for _, curve in sorted(curves, key=lambda curve: -curve[0])[:GROWN]]
-
-
-def _prompts(run: ReportedRun, judges: Sequence[str]) -> list[list[str]]:
+def _prompts(run: ReadRun, judges: Sequence[str]) -> list[list[str]]:
     """Name, hash and text of each prompt of memory, reader and judges; the reason in place of the text if the file has changed since."""
     pages = []
     try:
@@ -191,7 +164,7 @@ class Life:
     answer: str
 
 
-def lives(own: RunSet) -> dict[str, dict[str, list[Life]]]:
+def lives(own: ReadSet) -> dict[str, dict[str, list[Life]]]:
     """By family and memory, the first probe of each pair of outcomes in two hosts; empty for data of another suite."""
     hosts = list(dict.fromkeys(case.cluster for case in own.cases if case.cluster))[:HOSTS]
     cases = {case.id: case for case in own.cases if case.cluster in hosts}
@@ -203,8 +176,7 @@ def lives(own: RunSet) -> dict[str, dict[str, list[Life]]]:
     ]
     found: dict[tuple[str, ...], Life] = {}
     for run in own.runs if scored else ():
-        folders = {case_id: run.case_folder(case_id) for case_id in cases}
-        files = {case_id: (read_predictions(folder), read_items(folder)) for case_id, folder in folders.items()}
+        files = {case_id: run.case(case_id) for case_id in cases}
         for case, question, gold in scored:
             if (life := _life(run.title, case, question, gold, cases, files)) is not None:
                 found.setdefault((life.family, run.key, life.recall, life.answered), life)
@@ -214,22 +186,18 @@ def lives(own: RunSet) -> dict[str, dict[str, list[Life]]]:
     return {family: memories for family, memories in groups.items() if memories}
 
 
-_Files = tuple[Mapping[str, Prediction], Mapping[str, Mapping[str, Any]]]
-"""Predictions and recalled items of a case."""
-
-
 def _life(
-    memory: str, case: Case, question: Question, gold: Gold, cases: Mapping[str, Case], files: Mapping[str, _Files]
+    memory: str, case: Case, question: Question, gold: Gold, cases: Mapping[str, Case], files: Mapping[str, CaseFiles]
 ) -> Life | None:
     """The life of a probe; None where a read failed or is missing."""
     reads: dict[str, Read] = {}
     asked: dict[str, str] = {}
     for name, (case_id, question_id) in gold.detail["reads"].items():
-        predictions, items = files.get(case_id, ({}, {}))
-        prediction = predictions.get(question_id)
+        own = files.get(case_id, EMPTY)
+        prediction = own.predictions.get(question_id)
         if prediction is None or prediction.outcome in ("error", "aborted"):
             return None
-        reads[name] = Read(prediction, tuple(str(items[key]["text"]) for key in prediction.items))
+        reads[name] = Read(prediction, tuple(str(own.items[key]["text"]) for key in prediction.items))
         asked[name] = next(each.text for each, _ in cases[case_id].questions if each.id == question_id)
     values: Mapping[str, str] = gold.detail["values"]
     return Life(

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.files.run_folder import RunFolder, judged_by, metric_of, run_of, version_of
+from eval.files.run_folder import judged_by, metric_of, version_of
 from eval.judging.agreement import RIGHT
-from eval.report.cell import ALL, Asked, Cell, Column, categories
-from eval.report.html.sources import ReportedRun, RunSet, TableFile
+from eval.judging.score_files import ScoreLines
+from eval.report.cell import ALL, Cell, Column, Outcomes, categories
+from eval.report.html.run_files import ReadRun, ReadSet
+from eval.report.html.sources import TableFile
 from eval.report.rendering import ends
 
 
@@ -31,9 +33,9 @@ class Scorer:
         return judged_by(self.stem) is not None
 
 
-def scorers(runs: Sequence[ReportedRun], tables: Sequence[TableFile]) -> list[Scorer]:
+def scorers(runs: Sequence[ReadRun], tables: Sequence[TableFile]) -> list[Scorer]:
     """Every scorer of a set's runs; the scorers of the tables come first, in their order."""
-    files = {path.stem: path for run in runs for path in RunFolder(run.folder).score_files()}
+    files = {path.stem: path for run in runs for path in run.scores}
     known: dict[str, Scorer] = {}
     for table in tables:
         for row in table.content["rows"]:
@@ -53,11 +55,18 @@ def _title(path: Path, names: Sequence[str]) -> str:
     return name if names.count(name) == 1 else f"{name} ({version_of(path)[:6]})"
 
 
-def cells(runs: RunSet, scorer: Scorer, questions: tuple[Asked, ...]) -> dict[int, Cell]:
-    """The cells of all runs that the scorer has scored, by the run's index in the set."""
-    column = Column(runs.name, runs.name, scorer.title, questions, scorer.aggregate)
-    files = [run.scores(scorer.stem) for run in runs.runs]
-    return {place: Cell.of(column, [file], scorer.repeats) for place, file in enumerate(files) if file.is_file()}
+def cells(runs: ReadSet, scorer: Scorer, reached: Sequence[Outcomes]) -> dict[int, Cell]:
+    """The cells of all runs that the scorer has scored, by the run's index in the set.
+
+    Args:
+        reached: the outcomes of each run.
+    """
+    column = Column(runs.name, runs.name, scorer.title, runs.asked, scorer.aggregate)
+    return {
+        place: Cell(column, outcomes, (file,), repeats=scorer.repeats, read=run.scores.__getitem__)
+        for place, (run, outcomes) in enumerate(zip(runs.runs, reached, strict=True))
+        if (file := run.score_file(scorer.stem)) in run.scores
+    }
 
 
 def vector(own: Cell) -> list[float | None]:
@@ -95,32 +104,38 @@ def disputed(found: Sequence[Cell]) -> set[tuple[str, str]]:
     return {key for key, own in sides.items() if len(own) > 1}
 
 
-def stale(results: Path, sets: Sequence[RunSet], tables: Sequence[TableFile]) -> list[str]:
+def stale(results: Path, own: ReadSet, tables: Sequence[TableFile]) -> dict[tuple[int, int, int], str]:
     """Find cells of tables whose score files now give another mean: the table is older than its runs.
 
-    A cell over some categories only, or over replicates, is not checked: it is computed with its table.
+    A cell over some categories only, or over a run that is left out, is not checked.
+
+    Returns:
+        A sentence for each such cell, by numbers of table, row and column.
     """
-    owners = {run.folder.resolve(): own for own in sets for run in own.runs}
-    lines = []
-    for table in tables:
-        for row in table.content["rows"]:
-            for column, printed in zip(table.content["columns"], row["cells"], strict=True):
-                if printed["kind"] == "score" and _differs(results, owners, column, printed):
-                    lines.append(
+    scores = {path.resolve(): lines for run in own.runs for path, lines in run.scores.items()}
+    lines = {}
+    for number, table in enumerate(tables):
+        for place, row in enumerate(table.content["rows"]):
+            for index, (column, printed) in enumerate(zip(table.content["columns"], row["cells"], strict=True)):
+                if printed["kind"] == "score" and _differs(results, own, scores, column, printed):
+                    lines[number, place, index] = (
                         f"table {table.stem}, {row['title']}, {column['metric']}: the run has changed since; run its command again"
                     )
     return lines
 
 
 def _differs(
-    results: Path, owners: Mapping[Path, RunSet], column: Mapping[str, Any], printed: Mapping[str, Any]
+    results: Path,
+    runs: ReadSet,
+    scores: Mapping[Path, ScoreLines],
+    column: Mapping[str, Any],
+    printed: Mapping[str, Any],
 ) -> bool:
     paths = tuple((results / file).resolve() for file in printed["files"])
-    runs = owners.get(run_of(paths[0]).path) if paths else None
-    if runs is None or len(runs.asked) != column["questions"] or not all(path.is_file() for path in paths):
+    if not paths or len(runs.asked) != column["questions"] or not scores.keys() >= set(paths):
         return False
     printed_in = Column(column["dataset"], column["title"], column["metric"], runs.asked, column["aggregate"])
-    own = Cell.of(printed_in, paths, printed["repeats"])
+    own = Cell(printed_in, {}, paths, repeats=printed["repeats"], read=scores.__getitem__)
     now, then = own.estimate(), printed["estimates"][ALL]
     if now is None or then is None:
         return (now is None) != (then is None)

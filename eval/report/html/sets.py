@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from string import Template
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from data_loaders.schema import Case, Gold, Question
-from eval.files.fields import PER_QUESTION
 from eval.files.records import Prediction
-from eval.files.run_folder import read_efforts, read_items, read_predictions
+from eval.files.run_folder import RunRecord
 from eval.files.store import RunError, read_record
 from eval.judging.judge import Judge, judge_requests
-from eval.judging.score_files import hash_of, read_scores
+from eval.judging.score_files import hash_of
 from eval.metrics.evidence import answer_words, recall_of
 from eval.report.cell import Asked
+from eval.report.checked import checked
 from eval.report.html.cleaning import LONGEST, Shards, clipped
+from eval.report.html.run_files import CaseFiles, ReadRun, ReadSet
 from eval.report.html.scoring import Scorer, cells, disputed, pairs, vector
-from eval.report.html.sources import ReportedRun, RunSet
+from eval.report.html.sources import ReportedRun
 from eval.report.ratings import sample_order
 from eval.report.sent_prompt import rendered_again
 from memsys.jsons import decoded
@@ -52,7 +54,7 @@ def judge_prompts(
     Raises:
         RunError: the request cannot be rendered again, or no request was sent; the message says why.
     """
-    file = run.scores(stem).with_suffix(".json")
+    file = run.score_file(stem).with_suffix(".json")
     try:
         settings = file.read_text(encoding="utf-8")
         prompts = loaded_prompts(run.record.prompts_dir)
@@ -79,13 +81,17 @@ def loaded_prompts(folder: str | None) -> Prompts:
     return Prompts(folder)
 
 
+_JUDGE = TypeAdapter(Judge)
+
+
 @lru_cache(maxsize=256)
 def _judge(settings_text: str, prompts: Prompts) -> Judge:
     try:
         settings = decoded(settings_text)
+        checked(_JUDGE, settings["judge"])
         judge = Judge(**settings["judge"])
-        recorded, now = settings["prompts"], prompts.digest(judge.prompt_names)
-    except (KeyError, TypeError, ValueError, PromptError) as error:
+        recorded, now = dict(settings["prompts"]), prompts.digest(judge.prompt_names)
+    except (KeyError, TypeError, ValueError, PromptError, RunError) as error:
         raise RunError(f"the judge's settings cannot be read again: {error}") from error
     if changed := sorted(name for name in now if recorded.get(name) != now[name]):
         raise RunError(f"the prompt file {changed[0]}.md has changed since the verdict")
@@ -118,8 +124,8 @@ def judge_templates(run: ReportedRun, stems: Sequence[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for stem in stems:
         try:
-            names |= dict(read_record(run.scores(stem).with_suffix(".json")).get("prompts", {}))
-        except (OSError, RunError):
+            names |= dict(read_record(run.score_file(stem).with_suffix(".json")).get("prompts", {}))
+        except (OSError, RunError, TypeError, ValueError):
             continue  # the verdicts are shown nevertheless, each with the note that its settings cannot be read
     return names
 
@@ -146,25 +152,6 @@ class TextPool:
     @property
     def all(self) -> list[str]:
         return [clipped(text) for text in self._places]
-
-
-@dataclass(frozen=True, slots=True)
-class CaseFiles:
-    """The files of one run about one case."""
-
-    run: ReportedRun
-    predictions: Mapping[str, Prediction]
-    items: Mapping[str, Mapping[str, Any]]
-    efforts: Mapping[tuple[str, str], Mapping[str, Any]]
-    """Effort lines of reading and answering, by phase and question."""
-
-
-def case_files(run: ReportedRun, case_id: str) -> CaseFiles:
-    """Read the files of a case; all empty where the run has not reached it."""
-    folder = run.case_folder(case_id)
-    lines = read_efforts(folder, "subject")
-    efforts = {(line["phase"], line["subject"]): line for line in lines if line["phase"] in PER_QUESTION}
-    return CaseFiles(run, read_predictions(folder), read_items(folder), efforts)
 
 
 def gold_page(case: Case | None, question: Question | None, gold: Gold | None) -> dict[str, Any]:
@@ -203,21 +190,20 @@ def _evidence(case: Case, evidence: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def answer_page(
-    files: CaseFiles, place: int, question_id: str, question: Question | None, gold: Gold | None, texts: TextPool
+    run: ReadRun, files: CaseFiles, question_id: str, question: Question | None, gold: Gold | None, texts: TextPool
 ) -> dict[str, Any]:
     """Recall and answer of one memory.
 
     Args:
-        place: the run's place in its set.
+        files: the content of the question's case.
         texts: collects the texts that the page names by number.
     """
     prediction = files.predictions.get(question_id)
     if prediction is None:
-        return {"run": place, "outcome": "not reached"}
+        return {"outcome": "not reached"}
     items = [(files.items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
     evidence = gold.evidence if gold is not None else ()
     page = {
-        "run": place,
         "outcome": prediction.outcome,
         "answer": clipped(prediction.answer),
         "hash": hash_of(prediction.answer),
@@ -230,40 +216,30 @@ def answer_page(
             ]
             for item, score in items
         ],
-        "read": _spent(files.efforts.get(("read", question_id))),
-        "answered": _spent(files.efforts.get(("answer", question_id))),
+        "read": files.efforts.get(("read", question_id)),
+        "answered": files.efforts.get(("answer", question_id)),
     }
     # Number of items, best first, until every content word of the gold answer has occurred.
     recall = None if gold is None else recall_of(prediction, gold, files.items)
     if recall is not None:
         page["covered_by"] = None if recall.coverage is None else recall.coverage.blocks
-    return {**page, **_prompt(files, prediction, question, texts)}
+    return {**page, **_prompt(run.record, files, prediction, question, texts)}
 
 
-def _spent(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if line is None:
-        return None
-    names = ("tokens_in", "tokens_out", "sent", "context_tokens", "dropped_items")
-    counts = {name: sum(line[name].values()) for name in ("calls", "failures", "parse_failures")}
-    return {
-        **counts,
-        **{name: line[name] for name in names},
-        "seconds": line["own_cpu_seconds"] + line["provider_seconds"],
-    }
-
-
-def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None, texts: TextPool) -> dict[str, Any]:
+def _prompt(
+    record: RunRecord, files: CaseFiles, prediction: Prediction, question: Question | None, texts: TextPool
+) -> dict[str, Any]:
     """The prompt as parts (numbers refer to texts), or the reason why it is not shown."""
     line = files.efforts.get(("answer", prediction.question_id))
-    if files.run.record.imported:
+    if record.imported:
         return {"no_prompt": "the answer was imported without its prompt"}
     if line is None:
         return {"no_prompt": "no reader was asked: the memory failed, gave up, or answered itself"}
     if question is None:
         return {"no_prompt": "the question's text could not be read again"}
     try:
-        prompts = loaded_prompts(files.run.record.prompts_dir)
-        messages = rendered_again(files.run.record, prompts, files.items, prediction, line, question)
+        prompts = loaded_prompts(record.prompts_dir)
+        messages = rendered_again(record, prompts, files.items, prediction, line, question)
     except (PromptError, RunError) as error:
         return {"no_prompt": str(error)}
     shown = [files.items[key]["text"] for key in prediction.items]
@@ -293,12 +269,11 @@ Verdicts = Mapping[tuple[str, str], Sequence[tuple[int, Mapping[str, Any]]]]
 """Lines of score files with the scorer's index, by case and question."""
 
 
-def verdicts(run: ReportedRun, every: Sequence[Scorer]) -> Verdicts:
+def verdicts(run: ReadRun, every: Sequence[Scorer]) -> Verdicts:
     """Every score of every answer of a run, repeats in order."""
     found: dict[tuple[str, str], list[tuple[int, Mapping[str, Any]]]] = {}
     for place, scorer in enumerate(every):
-        path = run.scores(scorer.stem)
-        for key, lines in read_scores(path).items() if path.is_file() else ():
+        for key, lines in run.scores.get(run.score_file(scorer.stem), {}).items():
             found.setdefault(key, []).extend((place, line) for line in lines)
     return found
 
@@ -312,6 +287,7 @@ def verdict_lines(lines: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[A
 
 
 def judged_pages(
+    run: ReadRun,
     files: CaseFiles,
     every: Sequence[Scorer],
     lines: Sequence[tuple[int, Mapping[str, Any]]],
@@ -328,7 +304,7 @@ def judged_pages(
         recalled = "\n".join(files.items[key]["text"] for key in prediction.items)
         judged = {"answer": prediction.answer, "recalled": recalled}
         try:
-            asked, count = judge_prompts(files.run, every[place].stem, line, judged, question, gold)
+            asked, count = judge_prompts(run, every[place].stem, line, judged, question, gold)
         except RunError as error:
             pages[place] = {"why": str(error)}
             continue
@@ -356,14 +332,15 @@ class _Block:
         self.size += len(json.dumps(page))
 
 
-def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]) -> tuple[int, list[int]]:
+def write_set(shards: Shards, number: int, runs: ReadSet, every: Sequence[Scorer]) -> tuple[int, list[int]]:
     """Write all data files of a set; their names begin with `set<number>`.
 
     Returns:
         The number of blocks, and for each run the number of questions with a line.
     """
     name = f"set{number}"
-    by_scorer = [cells(runs, scorer, runs.asked) for scorer in every]
+    reached = [run.outcomes(runs.asked) for run in runs.runs]
+    by_scorer = [cells(runs, scorer, reached) for scorer in every]
     for place, found in enumerate(by_scorer):
         shards.write(f"{name}-pairs{place}", list(pairs(found)))
     rows: list[list[Any]] = []
@@ -392,7 +369,7 @@ def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]
 
 
 def _write_blocks(
-    shards: Shards, name: str, runs: RunSet, every: Sequence[Scorer]
+    shards: Shards, name: str, runs: ReadSet, every: Sequence[Scorer]
 ) -> Iterator[tuple[Asked, Mapping[str, Any], int, int]]:
     """Write the blocks; yields each question with its page, the number of its block and its index in the block."""
     lines = [verdicts(run, every) for run in runs.runs]
@@ -403,7 +380,7 @@ def _write_blocks(
     cases = {case.id: case for case in runs.cases}
     for case_id, asked in by_case.items():
         case = cases.get(case_id)  # None if the data could not be read again
-        files = [case_files(run, case_id) for run in runs.runs]
+        files = [(run, run.case(case_id)) for run in runs.runs]
         known = {} if case is None else {question.id: (question, gold) for question, gold in case.questions}
         for each in asked:
             question, gold = known.get(each.question_id, (None, None))
@@ -422,17 +399,20 @@ def _question_page(
     case: Case | None,
     question: Question | None,
     gold: Gold | None,
-    files: Sequence[CaseFiles],
+    files: Sequence[tuple[ReadRun, CaseFiles]],
     every: Sequence[Scorer],
     lines: Sequence[Verdicts],
     texts: TextPool,
 ) -> dict[str, Any]:
-    pages = [answer_page(own, place, each.question_id, question, gold, texts) for place, own in enumerate(files)]
-    for page, read, own in zip(pages, files, lines, strict=True):
+    pages = [
+        {"run": place, **answer_page(run, own, each.question_id, question, gold, texts)}
+        for place, (run, own) in enumerate(files)
+    ]
+    for page, (run, read), own in zip(pages, files, lines, strict=True):
         given = own.get(each.key, ())
         page["verdicts"] = verdict_lines(given)
         if question is not None and gold is not None and each.question_id in read.predictions:
-            page["judged"] = judged_pages(read, every, given, question, gold, texts)
+            page["judged"] = judged_pages(run, read, every, given, question, gold, texts)
     start = {"case": each.case_id, "id": each.question_id, "category": each.category}
     return {**start, **gold_page(case, question, gold), "runs": pages}
 

@@ -7,30 +7,22 @@ the content of the run folders alone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from data_loaders.schema import Case, DataError
-from eval.analysis.costs import costs, phases
 from eval.files.provenance import identity
-from eval.files.run_folder import (
-    RunFolder,
-    RunRecord,
-    history_of,
-    read_items,
-    read_predictions,
-    recalled_items,
-)
+from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError, read_record
-from eval.judging.score_files import read_scores
-from eval.report.cell import ALL, Asked, answered, asked
+from eval.report.cell import ALL
+from eval.report.checked import checked
 from memsys.inert import visible
-from memsys.jsons import changed, encoded
+from memsys.jsons import changed
 
 CasesOf = Callable[[RunRecord], Sequence[Case]]
 """Loads the cases of a run again, given its `run.json`."""
@@ -49,7 +41,7 @@ class ReportedRun:
     def case_folder(self, case_id: str) -> Path:
         return RunFolder(self.folder).case(case_id)
 
-    def scores(self, stem: str) -> Path:
+    def score_file(self, stem: str) -> Path:
         """The score file of this stem, whether or not it exists."""
         return RunFolder(self.folder).scores(stem)
 
@@ -66,16 +58,6 @@ class RunSet:
     """Cases of the set; empty where the data could not be read again."""
     why: str = ""
     """The reason why the data could not be read again; empty when they were."""
-
-    @cached_property
-    def asked(self) -> tuple[Asked, ...]:
-        """The questions in the order of the data; without the data, those that were answered."""
-        return asked(self.cases) if self.cases else answered(run.folder for run in self.runs)
-
-    @property
-    def case_ids(self) -> list[str]:
-        """The cases that its questions belong to, in order."""
-        return list(dict.fromkeys(question.case_id for question in self.asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +82,7 @@ class Sources:
     missing: list[str] = field(default_factory=list)
     """Sentences about missing parts."""
     damaged: list[str] = field(default_factory=list)
-    """The sentences among them about runs that are left out because a file of theirs is damaged."""
+    """Sentences about runs that are left out because their record is damaged or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +133,9 @@ _FORM = TypeAdapter(_Form)
 def _fault(content: Mapping[str, Any]) -> str:
     """The first field of a table's file that is missing or has a wrong type; empty where all are right."""
     try:
-        form = _FORM.validate_json(encoded(content), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        form = checked(_FORM, content)
+    except RunError as error:
+        return str(error)
     if any(len(row.cells) != len(form.columns) for row in form.rows):
         return "a row has another number of cells than there are columns"
     scores = [cell for row in form.rows for cell in row.cells if cell.kind == "score"]
@@ -180,18 +161,24 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
         for run in row["runs"].values()
     }
     records: dict[str, RunRecord] = {}
-    damaged: list[str] = []
+    folders = [path for pattern in ("*", "*/*") for path in sorted((results / "runs").glob(pattern)) if path.is_dir()]
+    shut = [path for path in folders if not os.access(path, os.R_OK | os.X_OK)]  # a search for runs passes over them
+    damaged = [
+        f"{path} is left out: it may not be read"
+        for path in shut
+        if not stems or str(path.relative_to(results / "runs")) in titles
+    ]
     for run in RunFolder.all(results):
         if stems and run.key not in titles:
             continue
         try:
-            records[run.key] = readable(run)
-        except RunError as error:
+            if run.is_linked:
+                raise RunError(f"{run.path}: it is a link, and the run may lie outside the results")
+            records[run.key] = run.record()
+        except (RunError, OSError) as error:
             damaged.append(f"run {run.key} is left out: {error}")
-    missing += damaged
     if not records and not tables:
-        why = "; ".join(damaged) or "run something first, such as: make reproduce-table4"
-        raise RunError(f"{results}: no runs and no tables: {why}")
+        raise nothing(results, damaged)
     by_data: dict[str, list[tuple[str, RunRecord]]] = {}
     for key, record in records.items():
         data = f"{record.dataset['name']}-{identity(record.dataset)[:6]}"
@@ -202,27 +189,10 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
     return Sources(results, sets, tables, losses, ceilings, missing, damaged)
 
 
-def readable(run: RunFolder) -> RunRecord:
-    """The record of a run, after every file that a report computes with was read once: no page then holds a part of a damaged run.
-
-    Nodes are not read: the page of a memory shows the reason in their place.
-
-    Raises:
-        RunError: a file is damaged, or the folder is a link or holds one, and the run may lie outside the results.
-    """
-    if run.is_linked:
-        raise RunError(f"{run.path}: it is a link, and the run may lie outside the results")
-    record = run.record()
-    for case in run.cases():
-        items = read_items(case)
-        for prediction in read_predictions(case).values():
-            recalled_items(prediction, items)
-        history_of(case)
-    for path in run.score_files():
-        read_scores(path)
-    costs(run.path)  # of imported answers: the file of their costs
-    phases(run.path)  # effort lines, and those of judges
-    return record
+def nothing(results: Path, damaged: Sequence[str]) -> RunError:
+    """The error of a report without content."""
+    why = "; ".join(damaged) or "run something first, such as: make reproduce-table4"
+    return RunError(f"{results}: no runs and no tables: {why}")
 
 
 def _tables(results: Path, stems: Sequence[str], missing: list[str]) -> tuple[TableFile, ...]:

@@ -96,6 +96,28 @@ def test_headings_that_would_be_cut_to_the_same_text_are_split_after_their_commo
     assert headings(["score of A", "score of B", "score of A", "n"], [9, 9, 9, 9]) == split
 
 
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_a_metric_that_is_cut_keeps_its_category_and_can_be_told_from_its_neighbours(
+    tmp_path: Path, width: int
+) -> None:
+    made = table(tmp_path)
+    titles = ("F1 (LoCoMo stems, all categories alike)", "ROUGE-1 F (LoCoMo's rougel_score)", "ROUGE-L F (stems)")
+    metrics = [f"Mem0 judge (generous), {kind}" for kind in ("single-hop", "temporal", "answerable")]
+    metrics += [f"{title}, answerable" for title in titles]
+    lines = lines_of(in_columns(made, [replace(made.columns[0], metric=metric) for metric in metrics]), width)
+    heads = [lines[: lines.index(line)] for line in lines if line.startswith("BM25")]
+    shown = "\n".join("\n".join(head[-4:]) for head in heads)
+    assert [shown.count(kind) for kind in ("single-hop", "temporal", "answerable")] == [1, 1, 4]
+    assert all(name in shown for name in ("Mem0 judge", "F1 (", "ROUGE-1", "ROUGE-L"))
+
+
+def test_a_comma_within_parentheses_begins_no_category() -> None:
+    assert headings(["F1 (stems, alike)", "F1 (stems, alike), temporal"], [9, 12]) == [
+        ("", "F1 (stem…"),
+        ("F1 (stems, alike)", "temporal"),
+    ]
+
+
 def test_a_category_stands_below_its_metric_in_every_grid(tmp_path: Path) -> None:
     made = table(tmp_path)
     metrics = ("BLEU-1 (nltk method1)", "F1 (Mem0 sets)")

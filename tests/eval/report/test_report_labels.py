@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from eval.files.run_folder import RunRecord
-from eval.report.cell import Asked
 from eval.report.html.build import set_labels, table_titles
 from eval.report.html.sources import ReportedRun, RunSet, TableFile, _tables
 
@@ -20,24 +19,22 @@ def test_tables_with_one_title_are_told_apart_by_their_files() -> None:
     ]
 
 
-def made(key: str, questions: int, **dataset: Any) -> RunSet:
+def made(key: str, **dataset: Any) -> RunSet:
     record = RunRecord(dataset={"name": "locomo", "sha256": key * 9, **dataset})
     runs = (ReportedRun(f"locomo/a-{key}", Path(key), record, "A"),)
-    own = RunSet(f"locomo-{key}", "locomo", runs, ())
-    own.__dict__["asked"] = tuple(Asked("c", f"q{place}", "", "c", True, True) for place in range(questions))
-    return own
+    return RunSet(f"locomo-{key}", "locomo", runs, ())
 
 
 def test_sets_of_one_data_set_are_named_by_the_settings_that_differ() -> None:
-    assert set_labels([made("aaaaaa", 9, size="all")]) == ["locomo"]
-    assert set_labels([made("aaaaaa", 9, size="all", max_cases=None), made("bbbbbb", 2, size=2, max_cases=3)]) == [
+    assert set_labels([made("aaaaaa", size="all")], [9]) == ["locomo"]
+    assert set_labels([made("aaaaaa", size="all", max_cases=None), made("bbbbbb", size=2, max_cases=3)], [9, 2]) == [
         "locomo (size all, 9 questions)",
         "locomo (size 2, max_cases 3, 2 questions)",
     ]
 
 
 def test_a_hash_is_printed_only_where_settings_do_not_tell_sets_apart() -> None:
-    assert set_labels([made("aaaaaa", 9), made("bbbbbb", 9)]) == [
+    assert set_labels([made("aaaaaa"), made("bbbbbb")], [9, 9]) == [
         "locomo (9 questions) aaaaaa",
         "locomo (9 questions) bbbbbb",
     ]

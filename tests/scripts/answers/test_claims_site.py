@@ -119,13 +119,16 @@ def test_a_strip_draws_the_printed_means_and_those_of_full_context(tmp_path: Pat
     assert float(drawn["rect", "f1"]["x"] or "nan") == pytest.approx(200 * f1.mean - 3.2, abs=0.06)
 
 
-@pytest.mark.parametrize(("printed", "badge"), [(0.75, "badge"), (0.99, "badge warning")])
-def test_a_printed_score_that_the_file_does_not_give_has_the_colour_of_a_warning(
-    tmp_path: Path, invent: Invent, printed: float, badge: str
+@pytest.mark.parametrize(
+    ("count", "printed", "badge"), [(2000, 0.75, "badge good"), (40, 0.75, "badge"), (40, 0.99, "badge warning")]
+)
+def test_a_printed_score_has_the_colour_of_its_status(
+    tmp_path: Path, invent: Invent, count: int, printed: float, badge: str
 ) -> None:
-    verdict = np.array([1.0] * 30 + [0.0] * 10)
+    """Supported by a file of the whole data set, by a part of it, and not supported."""
+    verdict = np.array([1.0, 1.0, 1.0, 0.0] * (count // 4))
     claimed = (Printed(printed, 2, "judge", "all", "README"),)
-    folder = site(tmp_path, invent("mem", claimed=claimed, measures={"verdict": verdict}))
+    folder = site(tmp_path, invent("mem", count, claimed=claimed, measures={"verdict": verdict}))
     index = Tags((folder / "index.html").read_text())
     assert [attrs["class"] for tag, attrs in index.tags if tag == "span" and "badge" in (attrs.get("class") or "")] == [
         badge
