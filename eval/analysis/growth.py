@@ -132,6 +132,8 @@ class Sample:
     values: tuple[float, ...]
     histories: tuple[str, ...]
     """The original history of each question."""
+    shares: bool = True
+    """Whether the numbers are shares in [0, 1], and no quantity with a unit."""
 
     @property
     def mean(self) -> float | None:
@@ -140,7 +142,9 @@ class Sample:
     @property
     def interval(self) -> Interval | None:
         """The 95 % interval of the mean, by the histories that were joined (`eval.statistics.stats`)."""
-        return from_zero(preferred_interval(estimate(self.values, self.histories))) if self.values else None
+        if not self.values:
+            return None
+        return from_zero(preferred_interval(estimate(self.values, self.histories, scores=self.shares)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +257,7 @@ class RecallWatch:
                 scores.count(None),
                 _sample(drawn, [self._covered(probe, recall) for probe, recall in drawn]),
                 _sample(kept, [self._covered(probe, recall) for probe, recall in kept]),
-                _sample(drawn, recalled),
+                _sample(drawn, recalled, shares=False),
                 _sample(drawn, scores),
             )
         )
@@ -290,10 +294,12 @@ class RecallWatch:
         return covered
 
 
-def _sample(read: Sequence[tuple[DueQuestion, Recall]], values: Sequence[float | None]) -> Sample:
+def _sample(
+    read: Sequence[tuple[DueQuestion, Recall]], values: Sequence[float | None], *, shares: bool = True
+) -> Sample:
     """The sample of the values that are not None; it is empty without any."""
     pairs = [(value, probe.history) for (probe, _), value in zip(read, values, strict=False) if value is not None]
-    return Sample(tuple(value for value, _ in pairs), tuple(history for _, history in pairs))
+    return Sample(tuple(value for value, _ in pairs), tuple(history for _, history in pairs), shares)
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,14 +195,14 @@ def corrected(observed: Estimate, judge: Card, refused: float = 0.0, accepted_re
 
     Args:
         observed: a mean of verdicts that are 0 or 1.
-        refused: share of the answers that refuse a question with an answer.
-        accepted_refusals: share of all answers that are such refusals and were accepted.
+        refused: share of the answers that refuse a question with an answer, with the weights of the mean.
+        accepted_refusals: share of all answers that are such refusals and were accepted, likewise.
     """
     nothing = "by its card the judge does not tell right from wrong"
     if judge.rejected is None or judge.accepted is None or not judge.discriminates:
         return nothing
     rest = 1.0 - refused
-    if rest <= 0.0:
+    if rest < 1e-9:  # weights of groups add up to 1 but for rounding errors
         return "all answers are refusals, which need no judge"
     rng = np.random.default_rng(0)
     given = min(max((observed.mean - accepted_refusals) / rest, 0.0), 1.0)
@@ -267,18 +267,27 @@ class Correction:
     remedy: str
     """The command that makes a card, for a judge without one."""
 
-    def of(self, observed: Estimate, values: Iterable[float], refusals: Sequence[float] = ()) -> Corrected | str:
+    def of(
+        self,
+        observed: Estimate,
+        values: Iterable[float],
+        refusals: Sequence[float] = (),
+        weights: Sequence[float] | None = None,
+    ) -> Corrected | str:
         """Return the corrected score, or the reason why there is none.
 
         Args:
             values: the verdicts behind the observed mean.
             refusals: the mean verdict on each answer that refuses a question with an answer.
+            weights: of these answers in the observed mean, whose weights have mean 1; None where all answers weigh the same.
         """
         if self.card is None:
             return f"no judge card; {self.remedy}"
         if any(value not in (0.0, 1.0) for value in values):
             return "the judge gives grades between right and wrong, and the correction is for right and wrong only"
-        return corrected(observed, self.card, len(refusals) / observed.n, sum(refusals) / observed.n)
+        weights = [1.0] * len(refusals) if weights is None else weights
+        accepted = sum(weight * value for weight, value in zip(weights, refusals, strict=True))
+        return corrected(observed, self.card, sum(weights) / observed.n, accepted / observed.n)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------------

@@ -429,11 +429,18 @@ class Cell:
         ours = self.estimate(category)
         if self.correction is None or ours is None:
             return None
-        refused = refusals(self.score_files, self._questions(category))
+        scored = [question for question in self._questions(category) if question.key in self.scores]
+        refused = refusals(self.score_files, scored)
+        given_up = [
+            (self.scores[each.key], float(weight))
+            for each, weight in zip(scored, weights(self.column.groups(scored)), strict=True)
+            if each.key in refused
+        ]
         return self.correction.of(
             ours,
             (value for own in self.draws.values() for _, value in own),
-            [score for key, score in self.scores.items() if key in refused],
+            [score for score, _ in given_up],
+            [weight for _, weight in given_up],
         )
 
     def ceiling(self, category: str = ALL) -> float | None:

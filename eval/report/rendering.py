@@ -203,6 +203,10 @@ def p_text(p: float | None) -> str:
     return "–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
+EVIDENCE_INTERVAL = "covered: 95 % [by question], about these histories alone; for other histories it is too narrow."
+"""The line above a table of evidence recall, which has no interval by case."""
+
+
 def _evidence(table: Table) -> list[str]:
     """Evidence recall by row: covered by sources, verbatim, nDCG, and the number of turns that an item stands for."""
     parts: list[str] = []
@@ -215,6 +219,8 @@ def _evidence(table: Table) -> list[str]:
             parts += [
                 "",
                 f"## {depth} on {cell_text(title)} (means over questions that name evidence)",
+                "",
+                EVIDENCE_INTERVAL,
                 "",
                 grid(header, rows),
             ]

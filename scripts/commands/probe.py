@@ -25,7 +25,7 @@ import yaml
 from eval.conformance.canaries import CANARIES, HISTORY
 from eval.files.store import RunError, replace_file
 from eval.report.cell import Cell, Column, outcomes
-from eval.report.rendering import evidence_means, grid, intervals
+from eval.report.rendering import EVIDENCE_INTERVAL, evidence_means, grid, intervals
 from memsys.inert import visible
 from memsys.interface import spoken
 from memsys.services.mcp import Program, Session
@@ -132,6 +132,8 @@ def table(lab: Lab, scored: Sequence[Scored]) -> Iterator[str]:
         means = evidence_means(each.files[0][name])
         rows.append([visible(each.answers.title), *means, difference, str(errors)])
     yield f"## {name} on {dataset.title} (means over questions that name evidence)"
+    yield ""
+    yield EVIDENCE_INTERVAL
     yield ""
     header = ["Memory", "covered", "verbatim", "nDCG", "turns per item", "questions"]
     yield grid([*header, f"covered, minus {scored[-1].answers.title} {{by case}} [by question]", "errors"], rows)

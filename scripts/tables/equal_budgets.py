@@ -18,6 +18,7 @@ import yaml
 
 from eval.analysis.budgets import AtBudget, Expense, Key, curve
 from eval.analysis.costs import BUILD, Price, dollars, efforts, phases
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
 from eval.report.budgets import SHORT, BudgetCurve, Panel, costs_text, curve_points, scores_text
 from eval.report.cell import Cell
@@ -164,8 +165,13 @@ def recalled_tokens(run: Run) -> dict[Key, int]:
 
 
 def expense(run: Run, prices: Mapping[str, Price]) -> Expense | None:
-    """Mean US dollars of building one history and of asking one question; None if a price is unknown or nothing was measured."""
-    histories, questions = len(run.cases), len(recalled_tokens(run))
+    """Mean US dollars of building one history and of asking one question.
+
+    None if a price is unknown, if nothing was measured, or if a history is unfinished: a part of its build would pass for the whole.
+    """
+    histories, questions = len(RunFolder(run.folder).complete()), len(recalled_tokens(run))
+    if histories < len(run.cases):
+        return None
     sums = {"build": 0.0, "question": 0.0}
     for cost in phases(run.folder):
         if cost.phase not in (*BUILD, "read", "answer"):

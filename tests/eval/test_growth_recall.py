@@ -33,7 +33,7 @@ from memsys.interface import MemorySystem, Recall
 from memsys.llm.meter import Metered
 from memsys.llm.protocol import EndOfRun, ModelError, Request
 from memsys.systems.bm25 import BM25
-from memsys.systems.controls import Recency
+from memsys.systems.controls import Nothing, Recency
 
 UTTERANCE = {"rule": "utterance"}
 SIZES = [50, 100, 200, 400]
@@ -240,12 +240,21 @@ def test_equal_measurements_show_no_error_and_recalled_bytes_vary_by_history() -
     watch = RecallWatch(history, names, units, (), most=10, k=10)
     costs = costs_at(list(build(BM25(), units, [50], (), watch)), False, 10)
     values, histories = np.repeat([90.0, 100.0, 100.0, 110.0, 120.0], 20), np.repeat(list("abcde"), 20)
-    holding = replace(watch.holdings[0], recalled_bytes=Sample(tuple(values), tuple(histories)))
+    holding = replace(watch.holdings[0], recalled_bytes=Sample(tuple(values), tuple(histories), shares=False))
     write, _, _, read, *_ = csv.DictReader(as_csv("m", "d", False, costs, [holding]).splitlines())
     assert (write["calls"], write["calls_low"], read["histories"]) == ("0.000000", "", "1")
     half = 2.776445 * (130 / 5) ** 0.5  # t(4), and the variance of the histories' means
     ends = [float(read[f"recalled_bytes_{end}"]) for end in ("low", "high")]
     assert ends == pytest.approx([104 - half, 104 + half], abs=1e-4)
+
+
+def test_bytes_that_are_all_zero_get_no_interval_of_a_share() -> None:
+    """A memory that recalls nothing: Wilson's interval of its bytes would end at a fraction of one byte."""
+    rows = measured(Nothing(), [50, 75], 20)
+    reads = [row for row in rows if row["what"] == "read"]
+    assert [row["recalled_bytes"] for row in reads] == ["0.000000", "0.000000"]
+    assert {row[f"recalled_bytes_{end}"] for row in reads for end in ("low", "high")} == {""}
+    assert all(float(row["covered_high"]) > 0 for row in reads), "a share of 0 keeps Wilson's"
 
 
 def test_two_ways_to_choose_the_questions_exclude_each_other() -> None:

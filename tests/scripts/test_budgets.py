@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,12 +17,13 @@ from data_loaders.schema import Unit
 from eval.analysis.budgets import TOLERANCE
 from eval.analysis.costs import costs
 from eval.files.run_folder import read_predictions
-from eval.files.store import RunError, read_record
+from eval.files.store import RunError, read_lines, read_record
+from eval.running.run import Run
 from memsys.systems.bm25 import BM25
 from scripts.setup.launch import readable
 from scripts.setup.options import load_option
 from scripts.tables import equal_budgets
-from scripts.tables.equal_budgets import budgeted, deepened
+from scripts.tables.equal_budgets import budgeted, deepened, expense
 from tests.scripts.commands import budgets, composed
 
 BUDGETS = (200, 400, 1500)
@@ -43,6 +45,11 @@ class Made:
 
 STEM = "equal_budgets-smoke-size-16-max_cases-2-rows-bm25+mem0_v3_segt-groups-locomo-budget-200+400+1500"
 """Other data, rows, columns and budgets than the table's own replace no file of theirs."""
+
+
+def in_millions(tokens_in: float, tokens_out: float, cached: float) -> float:
+    """A price of one dollar for a million tokens in."""
+    return tokens_in / 1e6
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +113,26 @@ def test_every_row_is_within_two_percent_of_its_budget_or_marked(made: Made) -> 
     assert not marked["bm25", 200]
     assert marked["mem0_v3_segt", 1500]
     assert lines["Mem0"][4] == "short"
+
+
+@pytest.mark.slow
+def test_a_run_that_stopped_half_way_has_no_expense_of_a_build(made: Made, tmp_path: Path) -> None:
+    """Its builds were divided by all histories: half of them looked half as dear, and the break-even came too early."""
+    folder = tmp_path / "run"
+    shutil.copytree(made.folders("mem0_v3_segt")[200], folder)
+    run = cast("Run", SimpleNamespace(folder=folder, cases=list((folder / "cases").iterdir())))
+    prices = {"memory": in_millions, "reader": in_millions}
+    built = sum(
+        line["tokens_in"] / 1e6
+        for case in run.cases
+        for line in read_lines(folder / "cases" / case.name / "effort.jsonl")  # type: ignore[attr-defined]
+        if line["phase"] in ("write", "consolidate")
+    )
+    whole = expense(run, prices)
+    assert whole is not None
+    assert whole.build == pytest.approx(built / 2)
+    (folder / "cases" / min(case.name for case in run.cases) / "case.json").unlink()  # type: ignore[attr-defined]
+    assert expense(run, prices) is None
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from eval.report import rendering
 from eval.report.cell import ANSWERABLE, Asked, Cell, Column, Counts, asked, categories, outcomes
 from eval.report.paper import latex
 from eval.report.published import Published, find, read_published, verdict
-from eval.report.rendering import as_csv, markdown, shown
+from eval.report.rendering import EVIDENCE_INTERVAL, as_csv, markdown, shown
 from eval.report.tables import Measure, Row, Table, gap_bounds
 from eval.statistics.stats import Estimate, Interval, Sampling
 from scripts.setup.options import load_option
@@ -69,6 +69,8 @@ def test_evidence_recall_stands_below_the_scores_where_questions_name_evidence(t
     row = Row("m", "M", (cell(tmp_path, {0: 1.0}),), evidence={COLUMN.dataset: path})
     text = markdown(Table("t", "T", (), (COLUMN,), (row,)))
     assert "## evidence@10 on Toy (means over questions that name evidence)" in text
+    assert f"\n\n{EVIDENCE_INTERVAL}\n\n| Memory | covered |" in text
+    assert "[by question], about these histories alone" in EVIDENCE_INTERVAL
     assert "| M | 1.000 | 0.500 | 0.250 | 2.000 | 1 |" in text
     write_lines(path, [])
     assert "## evidence" not in markdown(Table("t", "T", (), (COLUMN,), (row,)))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eval.files.records import Prediction
+from eval.files.store import write_lines
+from eval.judging.judge_card import Card, Corrected, Correction, Share
 from eval.report.cell import AGGREGATES, Asked, Cell, Column
 from eval.report.points import averaged
 from eval.report.rendering import shown
@@ -54,6 +58,35 @@ def test_the_difference_of_unequal_histories_has_the_sign_of_the_means() -> None
 def test_one_missing_question_moves_the_mean_by_its_own_weight() -> None:
     one = scored(UNEVEN, [1.0] * 10 + [0.0] * 89 + [None])
     assert "could be 0.500–0.506" in shown(one)
+
+
+@pytest.mark.parametrize(("aggregate", "truth"), [("case", 0.25), ("question", 50 / 110)])
+def test_refusals_weigh_in_the_corrected_score_as_they_do_in_the_mean(
+    tmp_path: Path, aggregate: str, truth: float
+) -> None:
+    """One persona gets refusals only; of the other's answers half are right, and the judge errs as on its probes."""
+    homes = ["small"] * 10 + ["large"] * 100
+    verdicts = [0.0] * 10 + [1.0] * 45 + [0.0] * 5 + [1.0] * 10 + [0.0] * 40
+    keys = [each.key for each in column(homes, [""] * 110).questions]
+    for name, answer in (("small", "I do not know."), ("large", "Tea.")):
+        case = tmp_path / "cases" / name
+        case.mkdir(parents=True)
+        own = [key for key in keys if key[0] == name]
+        write_lines(case / "predictions.jsonl", [Prediction(*key, answer, (), (), "answered") for key in own])
+    (tmp_path / "scores").mkdir()
+    judged = tmp_path / "scores" / "judge_toy-0.jsonl"
+    write_lines(
+        judged,
+        [
+            {"case_id": case, "question_id": name, "repeat": 0, "value": value}
+            for (case, name), value in zip(keys, verdicts, strict=True)
+        ],
+    )
+    card = Card((), Share(0.1, 1000.0, 1000), Share(0.2, 1000.0, 1000), None, None)
+    cell = Cell(column(homes, [""] * 110, aggregate), {}, (judged,), correction=Correction(card, ""))
+    fixed = cell.corrected()
+    assert isinstance(fixed, Corrected)
+    assert fixed.mean == pytest.approx(truth)
 
 
 def test_a_perfect_memory_stands_at_the_ceiling_of_the_weighted_mean() -> None:
