@@ -222,8 +222,9 @@ def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[li
     scored = [each for claim in wanted if isinstance(each := by_name[claim.name], ScoredClaim)]
     missing = {claim.name: each for claim in wanted if isinstance(each := by_name[claim.name], str)}
     if not scored:
+        name, reason = next(iter(missing.items()))
         raise RunError(
-            f"no claim's files are there; {next(iter(missing.values()))}; get them with: python -m scripts fetch answers"
+            f"no claim's files are there; {name}: {reason} (below {root}); get them with: python -m scripts fetch answers"
         )
     return scored, missing
 

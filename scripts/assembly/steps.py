@@ -96,16 +96,26 @@ def finished(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping
     )
 
 
+def known_metrics(names: Sequence[str]) -> Mapping[str, Any]:
+    """The entries of conf/metrics.yaml by name; nothing is imported, so that a wrong name is refused before anything is built.
+
+    Raises:
+        RunError: one of these names is unknown.
+    """
+    known = metric_options()
+    if unknown := [name for name in names if name not in known]:
+        near = nearest(unknown[0], known) or f"; there are: {', '.join(sorted(known))}"
+        raise RunError(f"no metric called {', '.join(unknown)}{near}")
+    return known
+
+
 def metrics(names: Sequence[str]) -> list[Metric]:
     """Build lexical metrics by name.
 
     Raises:
         RunError: a name is unknown.
     """
-    known = metric_options()
-    if unknown := [name for name in names if name not in known]:
-        near = nearest(unknown[0], known)
-        raise RunError(f"no metric called {', '.join(unknown)}{near}; there are: {', '.join(sorted(known))}")
+    known = known_metrics(names)
     from hydra.utils import get_method
 
     built = []

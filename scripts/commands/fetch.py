@@ -32,7 +32,9 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     if args.set not in ("all", *download_names()):
         known = ", ".join(download_names())
-        raise RunError(f"no data set called {args.set!r}{nearest(args.set, download_names())}; there are: {known}")
+        raise RunError(
+            f"no data set called {args.set!r}{nearest(args.set, download_names()) or f'; there are: {known}'}"
+        )
     failed, unreachable = 0, dict[str, None]()
     for name in options("dataset") if args.set == "all" else [args.set]:
         try:

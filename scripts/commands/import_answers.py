@@ -49,6 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     origin = Origin(own.get("as", ""), *(own.get(name, "") for name in ("title", "by", "licence", "source")))
     if not origin.name:
         raise RunError("as= is missing: name the run, such as as=memobase")
+    if not args.file.exists():  # before the data, which may have to be fetched first
+        raise RunError(f"no file or folder {args.file}")
     from scripts.lab.lab import Lab
 
     lab = Lab("data.source=real", *rest)

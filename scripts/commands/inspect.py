@@ -382,7 +382,7 @@ def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> 
     """
     known = worked_questions()
     if name not in known:
-        raise RunError(f"no worked question {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
+        raise RunError(f"no worked question {name!r}{nearest(name, known) or '; there are: ' + ', '.join(known)}")
     entry, dataset = known[name], str(RunFolder(run_folder).record().dataset["name"])
     if dataset != entry["dataset"]:
         raise RunError(f"{name} is a question of {entry['dataset']}; this run is on {dataset}")

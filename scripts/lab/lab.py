@@ -38,6 +38,7 @@ from scripts.assembly.steps import (
     finished,
     judge_prompts,
     judging,
+    known_metrics,
     metric_title,
     metrics,
     score,
@@ -166,10 +167,12 @@ class Lab:
 
         Raises:
             DataError: its files are missing; the message says how to get them.
-            RunError: there is no such data set.
+            RunError: there is no such data set, or no such metric as it names.
         """
         wanted = self.cfg.data if transform is None else self.cfg.data.changed(transform=transform)
-        return data(wanted, self.cfg.dataset if name is None else load_option("dataset", name))
+        loaded = data(wanted, self.cfg.dataset if name is None else load_option("dataset", name))
+        known_metrics(loaded.config["metrics"])
+        return loaded
 
     def memory(self, what: AnyMemory = None, **settings: Any) -> dict[str, Any]:
         """A memory's configuration, with `settings` overriding those of its file.

@@ -59,13 +59,13 @@ def load_option(group: str, name: str) -> dict[str, Any]:
     """Read one file of a configuration group; the caller may change the returned copy.
 
     Raises:
-        RunError: the file does not exist (the message lists those that do), states another name, or its schema refuses a value.
+        RunError: the file does not exist (the message names the nearest, else all), states another name, or its schema refuses a value.
     """
     paths = (folder / group / f"{name}.yaml" for folder in folders())
     path = next((path for path in paths if path.is_file()), None)
     if "/" in name or path is None:
         known = options(group)
-        raise RunError(f"no {group} called {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
+        raise RunError(f"no {group} called {name!r}{nearest(name, known) or '; there are: ' + ', '.join(known)}")
     option = option_file(group, path)
     if (stated := option.get("name", name)) != name:  # results of both would have one name
         raise RunError(f"{path}: its name is {stated!r}; write name: {name}, as the file is called")

@@ -28,8 +28,11 @@ MISTAKES: Mapping[str, str] = {
     "reproduce table=segtreemem_t3 data.transform=oracle": "sets the transform permute itself; data.transform must be none",
     "reproduce backbone=none": "segtreemem_t4 has no backbone 'none'; there are: default",
     "figures figure=nine": "no figure called 'nine'; there are: growth",
-    "judge-card --judge memo": "no judge called 'memo'; did you mean mem0?",
-    "fetch locomoo": "no data set called 'locomoo'; did you mean locomo?",
+    "judge-card --judge memo": "no judge called 'memo'; did you mean mem0?\n",
+    "fetch locomoo": "no data set called 'locomoo'; did you mean locomo?\n",
+    "compare bm26 recency": "no memory called 'bm26'; did you mean bm25?\n",
+    "compare bm25 recency --metric rouge": "no metric 'rouge'; there are: judge_mem0, ",
+    "run dataset.metrics=[locomo_f2]": "no metric called locomo_f2; did you mean locomo_f1?\n",
     "product nosuch": "no product called 'nosuch'; there are: cognee",
     "compare bm25": "compare needs two memories or more, each named once; found: bm25",
     # settings
@@ -55,6 +58,8 @@ MISTAKES: Mapping[str, str] = {
     "card /no/run": "/no/run is not a run folder (no run.json); run folders are results/runs/",
     "report /no/folder": "no folder /no/folder; name the results folder, such as: python -m scripts report results",
     "check-answers a_file": "a_file: expected JSON, JSON Lines or a CSV with a header, found another kind of text",
+    "import-answers none.json dataset=locomo as=x": "no file or folder none.json\n",
+    "claims memorylake --data {here}": "no claim's files are there; memorylake: 10 of 10 files are not there, such as third_",
     "new-memory bm25": "there is a memory called bm25 already; nothing was written",
     # money, models and servers
     f"run {ONLINE} endpoint.base_url={{url}} max_usd=5": "there is none for m (memory, reader, judge, probe), e (embedder)",
@@ -70,7 +75,7 @@ MISTAKES: Mapping[str, str] = {
     "gateway --base-url {url} --model m --port {taken}": "port {taken} is taken",
     "mock-endpoint --port {taken}": "this port is in use; --port names another, --port 0 takes any free one",
 }
-"""By command line: what the one line says."""
+"""By command line: what the one line says; a line break stands for its end."""
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +120,7 @@ def test_a_mistake_is_answered_in_one_clear_line(
     # without the log of the mock, which runs in this process, too
     first, *more = (line for line in told.err.splitlines() if not line.startswith("127.0.0.1 ["))
     assert first.startswith("error: ")
-    assert MISTAKES[mistake].replace("{taken}", places["taken"]) in first
+    assert MISTAKES[mistake].replace("{taken}", places["taken"]) in f"{first}\n"
     assert all(line.startswith("  ") for line in more), "only the remedy may follow"
     assert told.out == ""
     assert not [path for path in sorted(here.rglob("*")) if path not in before and "runs" in path.parts]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +221,28 @@ def test_the_data_set_of_the_page_is_a_data_set(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "quiz.json").write_text(json.dumps(raw), encoding="utf-8")
     (case,) = importlib.import_module("quiz_of_the_page").load(tmp_path / "quiz.json")
     assert [(question.text, gold.answers) for question, gold in case.questions] == [("Whose cat?", ("Ines's",))]
+
+
+@pytest.mark.slow
+def test_the_memory_of_the_readme_runs_in_a_folder_without_a_checkout(tmp_path: Path) -> None:
+    (module,) = [block for block in blocks("README.md", "python") if "class Mine" in block]
+    (option,) = [block for block in blocks("README.md", "yaml") if "name: mine" in block]
+    (place,) = re.findall(r"Installed with pip, the module is `(mine\.py)` in", text_of("README.md"))
+    (target,) = re.findall(r"with `(_target_: mine\.Mine)`, and `memsys-bench run mine`", text_of("README.md"))
+    (tmp_path / place).write_text(module, encoding="utf-8")
+    (tmp_path / "conf" / "memory").mkdir(parents=True)
+    there = re.sub(r"_target_: [\w.]+", target, option)
+    (tmp_path / "conf" / "memory" / "mine.yaml").write_text(there, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-m", "scripts", "run", "mine", "locomo"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert re.search(r"^Mine +0\.\d{3} ", ran.stdout, re.MULTILINE), ran.stdout
 
 
 @pytest.mark.slow
