@@ -299,7 +299,10 @@ class Gateway:
         return await _streamed(request, events(reply, usage=usage))
 
     async def _responded(self, account: Account, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
-        response = response_from_chat(await self._reply(account, request, chat_from_response(body)), body)
+        chat = chat_from_response(body, account.items)
+        response = response_from_chat(await self._reply(account, request, chat), body)
+        if body.get("store") is not False:
+            account.keep_items(response["output"])
         if not body.get("stream"):
             return _json(response)
         return await _streamed(request, response_events(response))
