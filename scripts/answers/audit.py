@@ -305,7 +305,7 @@ class Lenience:
     """Share of right answers among those that share no word stem with the gold and do not say "I do not know"."""
     unlike_n: int
     unknowing: float | None
-    """Share of right answers among "I do not know" answers to answerable questions."""
+    """Share of right answers among "I do not know" answers to questions whose answer the history holds."""
     unknowing_n: int
 
     @property
@@ -322,7 +322,7 @@ def lenience(scored: ScoredClaim) -> Lenience | None:
         return None
     text = scored.measures["blank"] == 0.0
     unlike = judged(scored) & knows & text & (scored.measures["f1"] == 0.0)
-    unknowing = judged(scored) & ~knows
+    unknowing = judged(scored) & ~knows & scored.in_history
 
     def share(mask: np.ndarray) -> float | None:
         return float(verdict[mask].mean()) if mask.sum() >= LEAST else None
@@ -494,11 +494,10 @@ def flags(scored: ScoredClaim) -> list[str]:
             found.append(
                 f"questions without an answer {'raise' if gain > 0 else 'lower'} the mean by {abs(gain) * 100:.1f} points"
             )
-    abstaining = (scored.measures["abstains"] == 1.0) & answerable
-    if answerable.any() and abstaining.sum() / answerable.sum() >= ABSTAINING:
-        found.append(
-            f"{int(abstaining.sum())} of {int(answerable.sum())} answerable questions are answered with not knowing"
-        )
+    held = scored.in_history
+    abstaining = (scored.measures["abstains"] == 1.0) & held
+    if held.any() and abstaining.sum() / held.sum() >= ABSTAINING:
+        found.append(f"{int(abstaining.sum())} of {int(held.sum())} answerable questions are answered with not knowing")
     if judged.sum() > 1 and len(np.unique(verdict[judged])) == 1:
         found.append(f"all {int(judged.sum())} verdicts are {verdict[judged][0]:g}")
     elif (judged & answerable).sum() > 1 and len(np.unique(verdict[judged & answerable])) == 1:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_loaders.beam import ABSTENTION
 from data_loaders.schema import DataError
 from eval.files.store import RunError
 from eval.metrics.lexical import locomo_token_f1, rouge_words, squad_token_f1, word_tokenize
@@ -85,6 +86,12 @@ class ScoredClaim:
     @property
     def answerable(self) -> np.ndarray:
         known: np.ndarray = self.measures["answerable"] == 1.0
+        return known
+
+    @property
+    def in_history(self) -> np.ndarray:
+        """Bool [n]: the history holds the answer. BEAM's abstentions count as answerable, but there it is right not to know."""
+        known: np.ndarray = self.answerable & [asked.category != ABSTENTION for asked in self.asked]
         return known
 
 

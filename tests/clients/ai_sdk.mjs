@@ -28,7 +28,7 @@ cases["image, responses"] = async () => (await generateText({
   messages: [{ role: "user", content: [{ type: "text", text: "x" }, { type: "image", image: "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==" }] }],
 })).text;
 // By default a conversation's earlier replies are sent as references to items that the server has stored.
-for (const [name, store] of [["refused: conversation of stored items, responses", true], ["conversation, responses", false]])
+for (const [name, store] of [["conversation of references, responses", true], ["conversation, responses", false]])
   cases[name] = async () => {
     const settings = { model: models.responses, tools: { weather }, stopWhen: stepCountIs(3), maxRetries, providerOptions: { openai: { store } } };
     const asked = [{ role: "user", content: prompt }];

@@ -26,6 +26,9 @@ UNKEYED = frozenset(
 )
 """Fields of a body that do not change the reply: how it is sent, kept and billed."""
 EXCERPT = 60
+Item = Mapping[str, Any]
+"""A part of a reply of the Responses API: a message or a function call."""
+MOST_ITEMS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,9 @@ class Account:
         """Calls of the step under way that failed for good; the client itself may have ignored the failure."""
         self.misfits: Counter[str] = Counter()
         """Number of replies that do not have the requested form, by purpose."""
+        self.items: dict[str, Item | None] = {}
+        """The newest MOST_ITEMS items of replies, by id, to which later requests may refer; None where an id had different items, because
+        the ids come from the server, and some servers repeat them."""
         self._ledger: Ledger | None = None
         self._scope = ""
         self._occurrences: Counter[tuple[str, bytes]] = Counter()
@@ -190,6 +196,15 @@ class Account:
             self.failures.append(error)
             if place:
                 self._failed[place] = error
+
+    def keep_items(self, output: Sequence[Item]) -> None:
+        """Keep the items of a reply, so that a later request can refer to them."""
+        with self._lock:
+            for item in output:
+                name = str(item["id"])
+                self.items[name] = item if self.items.pop(name, item) == item else None
+            while len(self.items) > MOST_ITEMS:
+                del self.items[next(iter(self.items))]
 
     def settled(self, place: str) -> bool:
         """Whether this is the first reply for a place; then it is charged, and an earlier failure of that place is forgotten."""

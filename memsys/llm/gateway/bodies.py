@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from memsys.jsons import encoded
-from memsys.llm.gateway.accounts import first_choice, text_of
+from memsys.llm.gateway.accounts import Item, first_choice, text_of
 from memsys.llm.replies import usage_of
 from memsys.tokens import decode_tokens
 
@@ -264,18 +265,24 @@ _INCLUDABLE = (_LOGPROBS, "reasoning.encrypted_content")
 _ECHOED = ("instructions", "metadata", "temperature", "top_p", "tools", "tool_choice", "parallel_tool_calls", "text")
 
 
-def chat_from_response(body: Mapping[str, Any]) -> dict[str, Any]:
+def chat_from_response(
+    body: Mapping[str, Any], items: Mapping[str, Item | None] = MappingProxyType({})
+) -> dict[str, Any]:
     """The body of a chat completion that asks for the same as a body of the Responses API.
 
+    Args:
+        items: what an `item_reference` stands for, as `Account.items`.
+
     Raises:
-        MalformedBody: it asks for something that has no counterpart, or a part has another type than the API declares.
+        MalformedBody: it asks for something that has no counterpart, or a part has another type than the API declares; or it refers to
+            an item that is not among `items`.
     """
     body = {name: value for name, value in body.items() if value is not None}
     for name, value in body.items():
         if name not in (*_SAME, *_MAPPED) and (name not in _VAIN or value != _VAIN[name]):
             raise MalformedBody(f"the gateway does not serve the field {name!r} of the Responses API")
     chat: dict[str, Any] = {name: body[name] for name in _SAME if name in body}
-    chat["messages"] = [*_system(body), *_messages(body.get("input"))]
+    chat["messages"] = [*_system(body), *_messages(body.get("input"), items)]
     if "max_output_tokens" in body:
         chat["max_completion_tokens"] = body["max_output_tokens"]
     text, reasoning = _object(body, "text"), _object(body, "reasoning")
@@ -335,13 +342,14 @@ def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": function} for function in functions], "tool_choice": choice}
 
 
-def _messages(given: Any) -> list[dict[str, Any]]:
+def _messages(given: Any, items: Mapping[str, Item | None]) -> list[dict[str, Any]]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
         raise MalformedBody("input must be a text or a list of objects")
     messages: list[dict[str, Any]] = []
-    for item in given:
+    for sent in given:
+        item = _referred(_text(sent, "id"), items) if sent.get("type") == "item_reference" else sent
         kind = item.get("type", "message")
         if kind == "message":
             messages.append({"role": item.get("role", "user"), "content": _content(item.get("content"))})
@@ -355,13 +363,19 @@ def _messages(given: Any) -> list[dict[str, Any]]:
         elif kind == "function_call_output":
             output = {"role": "tool", "tool_call_id": _text(item, "call_id"), "content": _content(item.get("output"))}
             messages.append(output)
-        elif kind == "item_reference":
-            raise MalformedBody(
-                "the gateway keeps no item for an 'item_reference': send the items themselves (store: false)"
-            )
         elif kind != "reasoning":  # reasoning of an earlier reply, sent back by agents; no chat takes it
             raise MalformedBody(f"the gateway does not know input items of type {str(kind)[:40]!r}")
     return messages
+
+
+def _referred(name: str, items: Mapping[str, Item | None]) -> Item:
+    """The item that a reference means: clients of the Responses API send references to earlier replies unless they say `store: false`."""
+    if (item := items.get(name)) is None:
+        why = "has sent different items under" if name in items else "has sent this account no item with"
+        raise MalformedBody(
+            f"the gateway {why} the id {name[:60]!r} of the 'item_reference': send the items themselves (store: false)"
+        )
+    return item
 
 
 def _text(item: Mapping[str, Any], name: str) -> str:

@@ -91,16 +91,18 @@ def token_and_method(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
     """The token of a request, and the rest of its path.
 
     The token is in the path (`/<token>/v1/models`, `/<token>/stats`), or if the path has none, in `Authorization: Bearer` or
-    `api-key` (`/v1/models`, `/stats`).
+    `api-key` (`/v1/models`, `/stats`). In place of `v1`, Azure's clients write `openai`, and name a deployment in the path.
     """
     first, *rest = path.strip("/").split("/")
-    if first in ("v1", "stats"):
+    if first in ("v1", "openai", "stats"):
         scheme, _, sent = headers.get("Authorization", "").partition(" ")
         token = sent.strip() if scheme.lower() == "bearer" else headers.get("api-key", "")
         rest = [first, *rest]
     else:
         token = first
-    return token, "/".join(rest[1:] if rest[:1] == ["v1"] else rest)
+    for prefix in ("openai", "v1"):
+        rest = rest[1:] if rest[:1] == [prefix] else rest
+    return token, "/".join(rest[2:] if rest[:1] == ["deployments"] else rest)
 
 
 Mode = Literal["record", "replay", "live"]
@@ -299,7 +301,10 @@ class Gateway:
         return await _streamed(request, events(reply, usage=usage))
 
     async def _responded(self, account: Account, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
-        response = response_from_chat(await self._reply(account, request, chat_from_response(body)), body)
+        chat = chat_from_response(body, account.items)
+        response = response_from_chat(await self._reply(account, request, chat), body)
+        if body.get("store") is not False:
+            account.keep_items(response["output"])
         if not body.get("stream"):
             return _json(response)
         return await _streamed(request, response_events(response))

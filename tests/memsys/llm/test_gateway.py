@@ -376,6 +376,87 @@ def test_overrides_reach_the_endpoint_in_place_of_what_the_client_asked(mock: tu
     assert (body["model"], body["temperature"], body["seed"], "top_p" in body) == ("mock", 0, 7, False)
 
 
+# --- items of earlier replies ------------------------------------------------------------------------------------------
+
+
+def answered(account: Account, *given: Any, **fields: Any) -> tuple[int, dict[str, Any]]:
+    status, reply = post(account, "responses", {"model": "m", "input": list(given), **fields})
+    return status, json.loads(reply) if not fields.get("stream") else {}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def reference(item: dict[str, Any]) -> dict[str, str]:
+    return {"type": "item_reference", "id": item["id"]}
+
+
+def test_a_reference_stands_for_the_item_that_was_sent_and_a_replay_sends_the_same_bytes(tmp_path: Path) -> None:
+    server, weather = Mock(), {"type": "function", **TOOL["function"]}
+    bodies: list[Any] = []
+    server.said = lambda body, key: bodies.append(body["messages"]) or f"reply {len(bodies)}"  # type: ignore[func-returns-value]
+
+    def conversation(account: Account) -> list[tuple[int, dict[str, Any]]]:
+        first = answered(account, user("Remember Mara"), tools=[weather])
+        (call,) = first[1]["output"]
+        done = {"type": "function_call_output", "call_id": call["call_id"], "output": "kept"}
+        second = answered(account, user("Remember Mara"), reference(call), done)
+        (said,) = second[1]["output"]
+        third = answered(account, user("Remember Mara"), reference(call), done, reference(said), user("And Ines?"))
+        whole = answered(account, user("Remember Mara"), call, done, said, user("And Ines?"), store=False)
+        return [first, second, third, whole]
+
+    with serving(application(server)) as url, in_front_of(url, tmp_path / "c.sqlite") as gateway:
+        live = conversation(gateway.open("one", Account("one")))
+    assert [status for status, _ in live] == [200] * 4, live
+    assert [message["role"] for message in bodies[-1]] == ["user", "assistant", "tool", "assistant", "user"]
+    assert bodies[-1] == bodies[-2], "as if the client had sent the items themselves"
+    assert bodies[-1][3]["content"] == live[1][1]["output"][0]["content"][0]["text"]
+    with in_front_of(url, tmp_path / "c.sqlite", "replay") as gateway:
+        assert conversation(gateway.open("one", Account("one"))) == live
+
+
+def test_a_reference_to_an_item_of_a_stream_is_known(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        account = gateway.open("one", Account("one"))
+        answered(account, user("Hello"), stream=True)
+        (name,) = account.items
+        assert answered(account, reference({"id": name}), user("Go on"))[0] == 200
+
+
+@pytest.mark.parametrize("why", ["never sent", "sent to another account", "sent with store: false", "of two replies"])
+def test_a_reference_that_means_no_item_or_two_is_refused_before_it_is_paid_for(why: str, tmp_path: Path) -> None:
+    server = Mock()
+
+    async def alike(request: Any, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
+        """As servers answer that give all replies one id."""
+        status, value = await Mock._replied(server, request, body, key)
+        return status, {**value, "id": "chatcmpl-1"}
+
+    server._replied = alike  # type: ignore[method-assign]
+    with serving(application(server)) as url, in_front_of(url, tmp_path / "c.sqlite") as gateway:
+        account, other = (gateway.open(name, Account(name)) for name in ("one", "two"))
+        if why != "never sent":
+            asked = other if why == "sent to another account" else account
+            assert answered(asked, user("Hello"), store=why != "sent with store: false")[0] == 200
+        if why == "of two replies":
+            assert answered(account, reference({"id": "msg_chatcmpl-1"}), user("Go on"))[0] == 200, "not yet two"
+        paid = server.answered.total()
+        status, reply = answered(account, reference({"id": "msg_chatcmpl-1"}), user("Go on again"))
+    assert (status, server.answered.total()) == (400, paid)
+    expected = "has sent different items under" if why == "of two replies" else "has sent this account no item with"
+    assert f"{expected} the id 'msg_chatcmpl-1'" in reply["error"]["message"]
+
+
+def test_the_newest_items_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memsys.llm.gateway.accounts.MOST_ITEMS", 2)
+    account = Account("one")
+    for name in "abca":
+        account.keep_items([{"id": name, "type": "message"}])
+    assert list(account.items) == ["c", "a"]
+
+
 # --- what a replay answers ---------------------------------------------------------------------------------------------
 
 

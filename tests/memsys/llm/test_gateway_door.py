@@ -145,10 +145,37 @@ def test_a_token_is_taken_from_the_path_or_a_header_and_a_guess_opens_no_account
         f"/{token[:-1]}/v1/models",
         "/",
         f"/x/{token}/v1/models",
+        "/openai/models",
+        f"/openai/{token}/v1/models",
     ):
         assert sent(account, path, "GET")[0] == 401, path
     assert sent(account, "/v1/chat/completions", Authorization="Bearer one")[0] == 401
     assert len(gateway._accounts) == 1
+
+
+@pytest.mark.parametrize("form", ["endpoint", "deployment", "path with the token", "base URL"])
+def test_azures_client_is_served_whichever_way_it_names_the_gateway(opened: tuple[Gateway, Account], form: str) -> None:
+    import openai
+
+    account = opened[1]
+    parts = urlsplit(account.base_url)
+    token, address = parts.path.split("/")[1], f"http://{parts.netloc}"
+    given: dict[str, Any] = {
+        "endpoint": {"azure_endpoint": address},
+        "deployment": {"azure_endpoint": address, "azure_deployment": "mine"},
+        "path with the token": {"azure_endpoint": f"{address}/{token}"},
+        "base URL": {"base_url": f"{address}/v1"},
+    }[form]
+    key = "none" if form == "path with the token" else token
+    client = openai.AzureOpenAI(api_key=key, api_version="2024-10-21", max_retries=0, **given)
+    reply = client.chat.completions.create(model="mine", messages=[{"role": "user", "content": "Hello"}])
+    assert reply.choices[0].message.content
+    assert client.embeddings.create(model="mine", input="a tomato").data[0].embedding
+    assert client.responses.create(model="mine", input="Hello").output_text
+    assert (account.idle.sent, account.idle.embedding_calls) == (2, 1)
+    guess = openai.AzureOpenAI(api_key="x", api_version="2024-10-21", max_retries=0, azure_endpoint=address)
+    with pytest.raises(openai.AuthenticationError, match="unknown token"):
+        guess.embeddings.create(model="mine", input="a tomato")
 
 
 def test_a_client_sees_its_own_figures_alone(opened: tuple[Gateway, Account]) -> None:

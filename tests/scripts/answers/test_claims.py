@@ -427,6 +427,21 @@ def test_leniency_counts_unlike_and_unknowing_answers(make: Make) -> None:
     assert (strict.unknowing, strict.unknowing_n) == (0.0, 60)
 
 
+def test_not_knowing_is_lenient_only_where_the_history_holds_the_answer(make: Make) -> None:
+    """BEAM's abstentions count as answerable, but there not knowing is right, and a judge that says so is not lenient."""
+    scored = make(rows(answer=lambda asked: "unknown", verdict=lambda asked, at: 1))
+    places = [at for at, answerable in enumerate(scored.answerable) if answerable][:40]
+    asked = tuple(
+        replace(each, category="abstention" if at in places else each.category) for at, each in enumerate(scored.asked)
+    )
+    found = lenience(replace(scored, asked=asked))
+    assert found is not None
+    assert (found.unknowing, found.unknowing_n) == (1.0, ANSWERABLE - 40)
+    assert f"{ANSWERABLE - 40} of {ANSWERABLE - 40} answerable questions are answered with not knowing" in flags(
+        replace(scored, asked=asked)
+    )
+
+
 def test_the_spread_of_a_product_is_over_its_files(make: Make) -> None:
     high, low = make(rows(verdict=lambda asked, at: 1), "x"), make(rows(), "y", product="x")
     (spread,) = spreads([high, low])
