@@ -120,7 +120,7 @@ class Watcher:
 def _add(file: _File, line: bytes) -> None:
     try:
         record = decoded(line)
-        if not isinstance(record, dict) or wrong_field([record]):
+        if not isinstance(record, dict) or wrong_field(record):
             raise ValueError
         if "outcome" in record:
             file.outcomes[record["question_id"]] = record["outcome"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 LARGEST = 2.0**53
@@ -23,16 +22,13 @@ class Kind:
     among: frozenset[str] | None = None
     """The only values; None allows all of the types."""
 
-    def holds(self, values: Sequence[Any]) -> bool:
-        """Whether the field may hold all these values."""
-        if not self.types.issuperset(map(type, values)) or not (self.among is None or self.among.issuperset(values)):
+    def holds(self, value: Any) -> bool:
+        """Whether the field may hold this value."""
+        if type(value) not in self.types or not (self.among is None or value in self.among):
             return False
         if self.least is not None:  # also false for NaN, and for infinities
-            return all(self.least <= value <= LARGEST for value in values if value is not None)
-        if self.inside is None:
-            return True
-        held = (value.values() if type(value) is dict else value for value in values)
-        return self.inside.holds(list(chain.from_iterable(held)))
+            return value is None or self.least <= value <= LARGEST
+        return self.inside is None or all(map(self.inside.holds, value.values() if type(value) is dict else value))
 
 
 TEXT, MAPPING = Kind(frozenset([str])), Kind(frozenset([dict]))
@@ -70,29 +66,15 @@ EVIDENCE: Mapping[str, Kind] = {"verbatim": SCORE, "ndcg": NUMBER, "sources_per_
 
 
 def check_fields(record: Mapping[str, Any]) -> None:
-    """Check what a memory or a metric returned before it is written: a file with another type would be refused whenever it is read.
+    """Check what a memory or a metric returned before it is written: a file with another value would be refused whenever it is read.
 
     Raises:
-        TypeError: a field is of a wrong type.
+        TypeError: a field is of a wrong type, or outside its range.
     """
-    if (wrong := wrong_field([record])) is not None:
-        name = wrong[1]
+    if (name := wrong_field(record)) is not None:
         raise TypeError(f"{name} cannot be {record[name]!r}"[:200])
 
 
-def wrong_field(records: Sequence[Mapping[str, Any]]) -> tuple[int, str] | None:
-    """The number, from 1, of the first record with a field of a wrong type, and the field; None if all are right.
-
-    The check goes field by field over all records of one shape, which is faster than record by record.
-    """
-    shapes: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for record in records:
-        shapes.setdefault(tuple(record), []).append(record)
-    known = [(name, alike) for names, alike in shapes.items() for name in names if name in FIELDS]
-    if all(FIELDS[name].holds([record[name] for record in alike]) for name, alike in known):
-        return None
-    for place, record in enumerate(records, 1):
-        for name in record:
-            if name in FIELDS and not FIELDS[name].holds([record[name]]):
-                return place, name
-    raise AssertionError("a field is wrong in no record")
+def wrong_field(record: Mapping[str, Any]) -> str | None:
+    """The first field of a record with a value that it may not hold; None if all are right."""
+    return next((name for name, value in record.items() if name in FIELDS and not FIELDS[name].holds(value)), None)

@@ -88,11 +88,10 @@ def read_lines(path: Path, *, fields: tuple[str, ...] = (), finished: bool = Fal
             raise ValueError("some line is no object")
     except ValueError:
         records = list(_one_by_one(path, pieces, finished))
-    if path.suffix == ".jsonl" and (wrong := wrong_field(records)) is not None:
-        number, name = wrong
-        raise RunError(f"{path}: line {number} holds no {name}, but {str(records[number - 1][name])[:40]!r}; {AGAIN}")
     needed = set(fields)
     for number, record in enumerate(records, 1):
+        if path.suffix == ".jsonl" and (name := wrong_field(record)) is not None:
+            raise RunError(f"{path}: line {number} holds no {name}, but {str(record[name])[:40]!r}; {AGAIN}")
         if not record.keys() >= needed:
             raise RunError(f"{path}: line {number} has no {min(needed - record.keys())}; {AGAIN}")
     return records

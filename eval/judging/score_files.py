@@ -157,7 +157,7 @@ def read_evidence(path: Path) -> list[Mapping[str, Any]]:
     for line in scored:
         detail = line.get("detail", {})
         for name, kind in EVIDENCE.items():
-            if name not in detail or not kind.holds([detail[name]]):
+            if name not in detail or not kind.holds(detail[name]):
                 where = f"the line of {line['case_id']}/{line['question_id']}"
                 raise RunError(f"{path}: {where} holds no {name}, but {str(detail.get(name))[:40]!r}; {AGAIN}")
     return scored

@@ -109,4 +109,4 @@ def test_lines_nested_beyond_any_stack_are_refused(tmp_path: Path) -> None:
 
 def test_every_field_of_what_a_run_writes_down_is_known() -> None:
     assert {field.name for record in (Prediction, Effort) for field in fields(record)} <= FIELDS.keys()
-    assert wrong_field([PREDICTION]) is None
+    assert wrong_field(PREDICTION) is None
