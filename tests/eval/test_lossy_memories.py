@@ -14,6 +14,7 @@ import pytest
 from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from eval.analysis.losses import losses_of, waterfall
 from eval.files.store import write_lines
+from eval.judging.score_files import mean_values
 from eval.running.loop import run_all
 from eval.running.run import Run
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
@@ -154,7 +155,7 @@ def bars(memory: type[Lossy], make_run: Callable[..., Run], tmp_path: Path, **re
     scores = [tmp_path / f"{name}.jsonl" for name in ("wrong", "right")]
     for value, path in enumerate(scores):
         write_lines(path, lines_of(CASES, [float(value)] * (ASKED * len(CASES))))
-    losses = list(losses_of(run.folder, *scores, CASES, asdict(run.reader)))
+    losses = list(losses_of(run.folder, *map(mean_values, scores), CASES, asdict(run.reader)))
     assert len(losses) == ASKED * len(CASES)
     return {step: round(mean.mean, 3) for step, mean in waterfall(losses).steps.items()}
 
@@ -208,7 +209,14 @@ def test_answers_that_flip_between_the_runs_are_not_the_memory_s_loss(
         values = (sure ^ (rng.random(n) < 0.08)).astype(float).tolist()
         write_lines(tmp_path / f"{name}.jsonl", lines_of(cases, values))
     fall = waterfall(
-        list(losses_of(run.folder, tmp_path / "ours.jsonl", tmp_path / "evidence.jsonl", cases, asdict(run.reader)))
+        list(
+            losses_of(
+                run.folder,
+                *(mean_values(tmp_path / f"{name}.jsonl") for name in ("ours", "evidence")),
+                cases,
+                asdict(run.reader),
+            )
+        )
     )
     assert list(fall.steps) == ["reader", "misread"]
     assert fall.score.clusters == 20, "two cases are parts of one history"
