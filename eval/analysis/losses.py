@@ -354,10 +354,7 @@ def losses_of(
     theirs: Mapping[tuple[str, str], float],
     cases: Sequence[Case],
     reader: Mapping[str, Any],
-    read: Callable[[Path], tuple[Mapping[str, Prediction], Items]] = lambda case: (
-        read_predictions(case),
-        read_items(case),
-    ),
+    read: Callable[[Path], tuple[Mapping[str, Prediction], Items]] | None = None,
 ) -> Iterator[Loss]:
     """Points that each scored question of a run lost, by step; the loss of a question without a score from the evidence is unknown.
 
@@ -367,7 +364,7 @@ def losses_of(
         theirs: those of the run of `gold_evidence`, by the same metric or judge.
         cases: the data of the run.
         reader: the reader's settings in `run.json`; `max_context_tokens` and `fill` determine the shown text.
-        read: gives the predictions and items of a case, given its folder.
+        read: gives the predictions and items of a case, given its folder; None reads its files.
 
     Raises:
         RunError: no question of the run has a score from the evidence, or a file is damaged.
@@ -379,7 +376,7 @@ def losses_of(
     for case in cases:
         folder = RunFolder(run).case(case.id)
         nodes = _nodes(folder / NODES)
-        predictions, items = read(folder)
+        predictions, items = read(folder) if read else (read_predictions(folder), read_items(folder))
         for question, gold in case.questions:
             key = (case.id, question.id)
             if key not in ours or question.id not in predictions:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from eval.files.run_folder import judge_metric, read_predictions
+from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
 from eval.report.cell import Asked, Cell, categories
 from eval.report.counted import counted
@@ -91,9 +91,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
     lab = Lab(*settings, probe=False)
     options = [lab.memory(name) for name in names]  # a wrong name is refused before anything is built
     dataset = lab.load()
-    names_of_scores = [*map(judge_metric, lab.judges(dataset)), *dataset.config["metrics"]]
-    if metric is not None and metric not in names_of_scores:
-        raise RunError(f"no metric {metric!r}; there are: {', '.join(names_of_scores)}")
+    lab.check_metric(metric, dataset)
     if not lab.agreed(options, dataset, lab.judges(dataset)):
         return 3
     scored = [lab.score(lab.ask(option, dataset)) for option in options]

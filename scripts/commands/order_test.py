@@ -73,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     wanted = memories(names)
     choices = [lab.memory(name) for name in wanted]  # a wrong name is refused before anything is built
     usual = lab.load()
+    lab.check_metric(args.metric, usual)
     others = [lab.load(transform=f"{KINDS[args.kind]}:{order}") for order in range(args.orders)]
     place = moved(usual, others, args.kind)
     effects = []

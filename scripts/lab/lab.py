@@ -295,6 +295,16 @@ class Lab:
         chosen = self.cfg.protocol.judges
         return list(dataset.config.get("judges", []) if chosen is None else chosen)
 
+    def check_metric(self, name: str | None, dataset: Data) -> None:
+        """Refuse a metric that the data set's scores do not have, before anything is built; None is the first of them.
+
+        Raises:
+            RunError: there is no such metric.
+        """
+        known = [*map(judge_metric, self.judges(dataset)), *dataset.config["metrics"]]
+        if name is not None and name not in known:
+            raise RunError(f"no metric {name!r}; there are: {', '.join(known)}")
+
     def imported(
         self, file: Path | str, origin: Origin, dataset: Data | str | None = None, format: str | None = None
     ) -> Answers:

@@ -32,6 +32,7 @@ MISTAKES: Mapping[str, str] = {
     "fetch locomoo": "no data set called 'locomoo'; did you mean locomo?\n",
     "compare bm26 recency": "no memory called 'bm26'; did you mean bm25?\n",
     "compare bm25 recency --metric rouge": "no metric 'rouge'; there are: judge_mem0, ",
+    "order-test bm25 --metric rouge": "no metric 'rouge'; there are: judge_mem0, ",
     "run dataset.metrics=[locomo_f2]": "no metric called locomo_f2; did you mean locomo_f1?\n",
     "product nosuch": "no product called 'nosuch'; there are: cognee",
     "compare bm25": "compare needs two memories or more, each named once; found: bm25",
