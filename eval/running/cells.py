@@ -160,13 +160,12 @@ class Opening:
         spread over the time that the open builds still need, so that they neither disturb them nor are left for the end.
         """
         with self._lock:
-            calling = [cell for cell in self.builds if cell.calling]
-        if not (self.gauges and calling):
-            return 0.0
-        now = time.monotonic()
-        if now >= self._looked + LOOK:
-            self._ending = now + max(cell.seconds_left(now) for cell in calling)
-            self._looked = now
+            if not (self.gauges and any(cell.calling for cell in self.builds)):
+                return 0.0
+            now = time.monotonic()
+            if now >= self._looked + LOOK:
+                self._ending = now + max(cell.seconds_left(now) for cell in self.builds if cell.calling)
+                self._looked = now
         least, most = SPACING
         return min(most, max(least, (self._ending - now) / max(waiting, 1)))
 
