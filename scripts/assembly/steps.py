@@ -45,7 +45,7 @@ from memsys.llm.endpoint import Traffic
 from memsys.llm.pricing import SpendingCapReached
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Models
-from scripts.settings.checking import checked_call, nearest
+from scripts.settings.checking import checked_call, nearest_or_all
 from scripts.settings.schema import Settings
 from scripts.setup.arguments import as_called
 from scripts.setup.causes import commonest
@@ -104,8 +104,7 @@ def known_metrics(names: Sequence[str]) -> Mapping[str, Any]:
     """
     known = metric_options()
     if unknown := [name for name in names if name not in known]:
-        near = nearest(unknown[0], known) or f"; there are: {', '.join(sorted(known))}"
-        raise RunError(f"no metric called {', '.join(unknown)}{near}")
+        raise RunError(f"no metric called {', '.join(unknown)}{nearest_or_all(unknown[0], sorted(known))}")
     return known
 
 

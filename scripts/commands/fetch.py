@@ -16,7 +16,7 @@ from eval.report.counted import counted
 from scripts.answers.declared import GZIP, unpacked
 from scripts.answers.manifest import FOLDER, Claim, claims, located
 from scripts.assembly.datasets import NoDownload, download_names, entries_to_download
-from scripts.settings.checking import nearest
+from scripts.settings.checking import nearest_or_all
 from scripts.setup.arguments import verb_parser
 from scripts.setup.options import options
 
@@ -31,10 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--unpinned", action="store_true", help="accept downloads whose sha256 is not known")
     args = parser.parse_args(arguments)
     if args.set not in ("all", *download_names()):
-        known = ", ".join(download_names())
-        raise RunError(
-            f"no data set called {args.set!r}{nearest(args.set, download_names()) or f'; there are: {known}'}"
-        )
+        raise RunError(f"no data set called {args.set!r}{nearest_or_all(args.set, download_names())}")
     failed, unreachable = 0, dict[str, None]()
     for name in options("dataset") if args.set == "all" else [args.set]:
         try:

@@ -43,7 +43,7 @@ from memsys.tokens import count_tokens
 from scripts.assembly.run_folders import data_of, trees_of
 from scripts.assembly.runs import check_known, memory_run, recipe_of
 from scripts.lab.lab import Lab
-from scripts.settings.checking import nearest
+from scripts.settings.checking import nearest_or_all
 from scripts.setup.arguments import add_data_folder, verb_parser, whole
 from scripts.setup.options import CONF
 from scripts.setup.printing import cut
@@ -382,7 +382,7 @@ def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> 
     """
     known = worked_questions()
     if name not in known:
-        raise RunError(f"no worked question {name!r}{nearest(name, known) or '; there are: ' + ', '.join(known)}")
+        raise RunError(f"no worked question {name!r}{nearest_or_all(name, known)}")
     entry, dataset = known[name], str(RunFolder(run_folder).record().dataset["name"])
     if dataset != entry["dataset"]:
         raise RunError(f"{name} is a question of {entry['dataset']}; this run is on {dataset}")

@@ -298,6 +298,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {lower[near[0]]}?" if near else ""
 
 
+def nearest_or_all(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest of the known names, or all of them where none is near."""
+    names = list(known)
+    return nearest(name, names) or f"; there are: {', '.join(names)}"
+
+
 def _fields(schema: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """All settings of a command with their dotted names, below `above`."""
     for name, field in schema.model_fields.items():
@@ -337,7 +343,7 @@ def composition_error(error: Exception) -> str:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         if name.endswith((".yaml", ".yml")):
             return f"no {group} called {name!r}: put the file into conf/{group}/ of the working folder, and name it without .yaml"
-        return f"no {group} called {name!r}{nearest(name, error.options) or '; there are: ' + ', '.join(error.options)}"
+        return f"no {group} called {name!r}{nearest_or_all(name, error.options)}"
     text = str(error)
     if text.startswith("Could not override '"):
         name = text.split("'")[1]

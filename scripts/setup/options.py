@@ -17,7 +17,7 @@ from omegaconf.errors import InterpolationKeyError
 
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
-from scripts.settings.checking import checked_option, nearest, resolved
+from scripts.settings.checking import checked_option, nearest_or_all, resolved
 
 if TYPE_CHECKING:
     from memsys.interface import MemorySystem
@@ -65,7 +65,7 @@ def load_option(group: str, name: str) -> dict[str, Any]:
     path = next((path for path in paths if path.is_file()), None)
     if "/" in name or path is None:
         known = options(group)
-        raise RunError(f"no {group} called {name!r}{nearest(name, known) or '; there are: ' + ', '.join(known)}")
+        raise RunError(f"no {group} called {name!r}{nearest_or_all(name, known)}")
     option = option_file(group, path)
     if (stated := option.get("name", name)) != name:  # results of both would have one name
         raise RunError(f"{path}: its name is {stated!r}; write name: {name}, as the file is called")
