@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -203,6 +204,7 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
     imported, on_recall = bool(run.record.imported), evidence in lines or any(metric.on_recall for metric in stale)
     told: dict[str, dict[str, str]] = {}  # texts of the turns of one history, by its id
     for case, question, gold, prediction, items in answered(run, recalls=on_recall) if lines else ():
+        time.sleep(0)  # verdicts may be on their way: else each step of their threads waits for this one's turn to end
         recall = _recall_text(prediction)
         for metric in stale:
             if not metric.on_recall:

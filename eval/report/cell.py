@@ -282,6 +282,7 @@ class Cell:
     _estimates: dict[str, Estimate | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Estimates by category, computed once: the writers of Markdown, CSV, LaTeX and verdict need the same ones."""
     _vectors: dict[str, Vectors] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _asked: dict[str, list[Asked]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, column: Column, score_files: Iterable[Path], repeats: int | None = None) -> Cell:
@@ -519,7 +520,10 @@ class Cell:
         return self._vectors[category]
 
     def _questions(self, category: str) -> list[Asked]:
-        return [each for each in self.column.questions if not each.supports and each.belongs_to(category)]
+        if category not in self._asked:
+            own = [each for each in self.column.questions if not each.supports and each.belongs_to(category)]
+            self._asked[category] = own
+        return self._asked[category]
 
 
 def cells(column: Column, folder: Path, files: Iterable[Path], title: Callable[[Path], str]) -> dict[Path, Cell]:

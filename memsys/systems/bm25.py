@@ -72,8 +72,8 @@ def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None
     """A `bm25s` index over tokenised documents; None where no document has a word."""
     import logging
 
-    # SciPy imports all of NumPy, and its f2py would load charset_normalizer.
-    with hide_modules("numba", "charset_normalizer"):
+    # It uses SciPy only where `csc_backend` asks for it.
+    with hide_modules("numba", "scipy"):
         import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # otherwise it logs every index it builds

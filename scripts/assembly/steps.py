@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
@@ -234,6 +235,8 @@ def score(
 
     Judges are `judge_<name>`, evidence is `evidence@<k_evidence>`. `questions` is their number, for the progress line.
     """
+    # The table's intervals need it. Here it loads while verdicts that were requested ahead are awaited.
+    import_module("scipy.special")
     files = score_lexical(run, metrics, k_evidence)
     for name, grader in judges.items():
         metric = judge_metric(name)
