@@ -280,6 +280,11 @@ class ProgressLine:
         traffic = self._traffic()
         with self._lock:
             now = self._clock()
+            left = (now - self._started) / self.done * max(0, self.total - self.done) if self.done else None
+            if self._expected:  # something is built: from the cells, and not from the rate so far
+                begun = [(each, cell) for place, each in self._expected.items() if (cell := self._cells.get(place))]
+                waiting = [each for place, each in self._expected.items() if place not in self._cells]
+                left = seconds_left([pair for pair in begun if pair[1].units], waiting, now - self._started, now)
             finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
             return State(
                 label=self.label,
@@ -300,7 +305,7 @@ class ProgressLine:
                 tokens=tokens,
                 tokens_per_second=tokens / max(now - self._started, 0.1),
                 dollars=sum(each.dollars for each in traffic),
-                seconds_left=self._seconds_left(now),
+                seconds_left=left,
                 waited=self._waited(now, traffic),
             )
 
@@ -325,14 +330,6 @@ class ProgressLine:
     def _beat_on(self) -> None:
         while not self._ended.wait(TERMINAL_PAUSE):
             self.beat()
-
-    def _seconds_left(self, now: float) -> float | None:
-        """Time left from the cells if something is built, else from the rate so far; None = unknown."""
-        if self._expected:
-            begun = [(each, cell) for place, each in self._expected.items() if (cell := self._cells.get(place))]
-            waiting = [each for place, each in self._expected.items() if place not in self._cells]
-            return seconds_left([pair for pair in begun if pair[1].units], waiting, now - self._started, now)
-        return (now - self._started) / self.done * max(0, self.total - self.done) if self.done else None
 
     def _waited(self, now: float, traffic: Sequence[Traffic]) -> str:
         """The run's cause of waiting: a paused endpoint, an old call, or a memory that makes no call; empty if nothing is slow."""

@@ -190,16 +190,11 @@ def _runs(
             try:
                 if line.name not in recipes:
                     recipes[line.name] = recipe_of(line.memory)
-                describe = partial(
-                    memory_run,
-                    *(cfg, models, group.dataset, recipes[line.name], group.reader),
-                    unit=line.option.get("unit") or group.option.get("unit"),
-                    asked_for=asked_for,
-                )
-                made = [describe(replicate=replicate) for replicate in range(builds)]
-                runs[line.name, group.name] = (
-                    [_first_only(run, group) for run in made] if "ask" in group.option else made
-                )
+                describe = partial(memory_run, cfg, models, group.dataset, recipes[line.name], group.reader)
+                unit = line.option.get("unit") or group.option.get("unit")
+                made = [describe(unit=unit, replicate=number, asked_for=asked_for) for number in range(builds)]
+                asked = [_first_only(run, group) for run in made] if "ask" in group.option else made
+                runs[line.name, group.name] = asked
             except NotInstalled:
                 if only is not None and asked_for:
                     raise
