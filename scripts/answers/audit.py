@@ -134,11 +134,7 @@ def keep(results: Path, claim: Claim, judged: Judged) -> None:
 
 
 def kept(results: Path, claim: Claim) -> Judged | None:
-    """The graders that `keep` has written for a claim; None if it was never judged again.
-
-    Raises:
-        RunError: the file is damaged.
-    """
+    """The graders that `keep` has written for a claim; None if it was never judged again. Raises RunError if the file is damaged."""
     file = _file(results, claim)
     if not file.is_file():
         return None

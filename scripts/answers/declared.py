@@ -57,11 +57,7 @@ def digest(files: Sequence[Parsed]) -> str:
 
 
 def parsed(path: Path) -> Parsed:
-    """Read and parse a file.
-
-    Raises:
-        DataError: it cannot be read, is too large unpacked, or is in none of the kinds.
-    """
+    """Read and parse a file. Raises DataError if it cannot be read, is too large unpacked, or is in none of the kinds."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -315,11 +311,7 @@ class _Once(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> Any:
-    """The value of a YAML file.
-
-    Raises:
-        RunError: it cannot be read, is no YAML, is nested too deeply, or names a key twice.
-    """
+    """The value of a YAML file. Raises RunError if it cannot be read, is no YAML, is nested too deeply, or names a key twice."""
     try:
         return _Once(path.read_text(encoding="utf-8")).get_single_data()
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
@@ -328,11 +320,7 @@ def read_yaml(path: Path) -> Any:
 
 @lru_cache(maxsize=8)
 def forms(path: Path = FORMS) -> Mapping[str, Form]:
-    """Every form of a file of forms, by name.
-
-    Raises:
-        RunError: the file describes a form wrongly.
-    """
+    """Every form of a file of forms, by name. Raises RunError if the file describes a form wrongly."""
     described, usual = read_yaml(path), read_yaml(FORMS)["flat"]
     if not isinstance(described, dict) or not described:
         raise RunError(f"{path.name}: expected forms by name, each with its description")

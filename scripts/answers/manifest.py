@@ -133,11 +133,7 @@ class Claim:
 
 @lru_cache(maxsize=4)
 def claims(path: Path = CLAIMS) -> tuple[Claim, ...]:
-    """Every claim of a manifest.
-
-    Raises:
-        RunError: the manifest is damaged, or two claims have one name.
-    """
+    """Every claim of a manifest. Raises RunError if the manifest is damaged, or two claims have one name."""
     records = read_yaml(path)
     if not isinstance(records, list):
         raise RunError(f"{path.name}: expected a list of claims")
@@ -164,11 +160,7 @@ def located(file: AnswersFile, root: Path) -> Path | None:
 
 
 def files_of(claim: Claim, root: Path) -> list[Parsed]:
-    """The parsed files of a claim.
-
-    Raises:
-        DataError: one of them is missing or cannot be read.
-    """
+    """The parsed files of a claim. Raises DataError if one of them is missing or cannot be read."""
     places = [located(file, root) for file in claim.files]
     missing = [file.held for file, place in zip(claim.files, places, strict=True) if place is None]
     if missing:
@@ -182,11 +174,7 @@ def contents_of(claim: Claim, files: list[Parsed]) -> Contents:
 
 
 def chosen(names: Sequence[str]) -> list[Claim]:
-    """The claims of these names or data sets; all claims if none is given.
-
-    Raises:
-        RunError: a name is neither a claim nor a data set.
-    """
+    """The claims of these names or data sets; all claims if none is given. Raises RunError if a name is neither a claim nor a data set."""
     known = claims()
     for name in names:
         if not any(name in (claim.name, claim.dataset) for claim in known):

@@ -14,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from data_loaders import beam, locomo
-from data_loaders.raw import Raw, read_raw
+from data_loaders import beam, locomo, longmemeval
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import data_root, find, manifest
 from eval.files.records import Outcome
@@ -96,17 +96,14 @@ class Questions:
 
     @cached_property
     def by_text(self) -> Mapping[str, tuple[Asked, ...]]:
-        texts: dict[str, list[Asked]] = defaultdict(list)
-        for each in self.asked:
-            texts[each.text.strip()].append(each)
-        return {text: tuple(same) for text, same in texts.items()}
+        return self._grouped(lambda each: each.text.strip())
 
     @cached_property
     def by_id(self) -> Mapping[str, tuple[Asked, ...]]:
-        ids: dict[str, list[Asked]] = defaultdict(list)
-        for each in self.asked:
-            ids[each.question_id].append(each)
-        return {name: tuple(same) for name, same in ids.items()}
+        return self._grouped(lambda each: each.question_id)
+
+    def _grouped(self, name: Callable[[Asked], str]) -> dict[str, tuple[Asked, ...]]:
+        return {key: tuple(same) for key, same in groupby(sorted(self.asked, key=name), name)}
 
     @cached_property
     def only_numbered(self) -> bool:
@@ -259,16 +256,9 @@ def of_longmemeval(root: Path | None) -> Questions:
     missing = []
     for file in LONGMEMEVAL:
         try:
-            records = Raw(read_raw(find(file, root=root, unpinned=True).path).value, file).each()
+            return of_cases("LongMemEval", longmemeval.load_questions(find(file, root=root, unpinned=True).path))
         except DataError as error:
             missing.append(str(error))
-            continue
-        asked = []
-        for record in records:
-            name, text, kind = (record.text(key) for key in ("question_id", "question", "question_type"))
-            gold = str(record.of((str, int, float), "answer"))
-            asked.append(Asked(name, name, text, gold, kind, not name.endswith("_abs")))
-        return Questions("LongMemEval", tuple(asked), tuple(each.case_id for each in asked))
     raise DataError(missing[0])
 
 

@@ -96,11 +96,7 @@ class ScoredClaim:
 
 
 def score_claim(claim: Claim, root: Path) -> ScoredClaim:
-    """Read, join and score a claim.
-
-    Raises:
-        DataError: a file of it or of its data set is missing or damaged.
-    """
+    """Read, join and score a claim. Raises DataError if a file of it or of its data set is missing or damaged."""
     files = files_of(claim, root)
     contents = contents_of(claim, files)
     questions = questions_of(claim.questions, root)

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 from eval.files.store import RunError
 from eval.report.counted import counted
@@ -103,9 +103,6 @@ class Meter:
     usd: float
     seconds: float
 
-    def since(self, before: Meter) -> Meter:
-        return Meter(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
-
 
 def meter(models: Models) -> Meter:
     """The current totals, without calls answered by the cache, which cost nothing."""
@@ -119,16 +116,16 @@ def meter(models: Models) -> Meter:
     )
 
 
-def side_by_side(plan: Plan, actual: Meter) -> str:
-    """A plan and the usage, figure by figure."""
+def side_by_side(plan: Plan, before: Meter, after: Meter) -> str:
+    """A plan and the usage between two moments, figure by figure."""
     shares = plan.shares
     usd = "unknown" if plan.usd is None else f"{plan.usd:.2f}"
     rows = [
-        ("calls", str(sum(share.calls for share in shares)), str(actual.calls)),
-        ("tokens in", str(sum(share.tokens_in for share in shares)), str(actual.tokens_in)),
-        ("tokens out", str(sum(share.tokens_out for share in shares)), str(actual.tokens_out)),
-        ("USD", usd, "unknown" if plan.usd is None else f"{actual.usd:.2f}"),
-        ("minutes", plan.duration.minutes, f"{actual.seconds / 60:.1f}"),
+        ("calls", str(sum(share.calls for share in shares)), str(after.calls - before.calls)),
+        ("tokens in", str(sum(share.tokens_in for share in shares)), str(after.tokens_in - before.tokens_in)),
+        ("tokens out", str(sum(share.tokens_out for share in shares)), str(after.tokens_out - before.tokens_out)),
+        ("USD", usd, "unknown" if plan.usd is None else f"{after.usd - before.usd:.2f}"),
+        ("minutes", plan.duration.minutes, f"{(after.seconds - before.seconds) / 60:.1f}"),
     ]
     lines = [f"  {name:<12}{estimated:>14}{used:>14}" for name, estimated, used in rows]
     head = f"  {'':<12}{'estimated':>14}{'actual':>14}"

@@ -110,11 +110,7 @@ def known_metrics(names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def metrics(names: Sequence[str]) -> list[Metric]:
-    """Build lexical metrics by name.
-
-    Raises:
-        RunError: a name is unknown.
-    """
+    """Build lexical metrics by name. Raises RunError if a name is unknown."""
     known = known_metrics(names)
     from hydra.utils import get_method
 
@@ -296,11 +292,7 @@ def replayable(runs: Sequence[Run]) -> list[Run]:
 
 
 def check_no_replay(cfg: Settings, run: Run, what: str) -> None:
-    """Refuse a replay of a step that always calls the memory itself.
-
-    Raises:
-        RunError: the memory is a service's.
-    """
+    """Refuse a replay of a step that always calls the memory itself. Raises RunError if the memory is a service's."""
     if cfg.replay and not _replayable(run):
         raise RunError(f"replay=true: {what} asks the service of {run.name} itself; leave replay=true out")
 

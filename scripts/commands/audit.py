@@ -1,8 +1,8 @@
 """Check published tables, or a table of yours, against themselves: `python -m scripts audit [TABLE.csv --counts 282,321,96,841]`
 
-Without a file it checks every table of results/published, from the numbers there and the question counts below. The file is a CSV with a
-header and, in each line, the row's name, one cell per category in the order of `--counts`, and the total. The exit code is 0; with
-`--strict` it is 1 if there is a finding; it is 2 for an unreadable file.
+Without a file it checks every table of results/published, from the numbers there and the question counts of `conf/audit.yaml`. The file
+is a CSV with a header and, in each line, the row's name, one cell per category in the order of `--counts`, and the total. The exit code
+is 0; with `--strict` it is 1 if there is a finding; it is 2 for an unreadable file.
 
 With `--evidence` it prints the share of the evidence that rows of the tables in `conf/table` lose to their unit rules, on the shipped
 samples or, with `--data`, on the real files. No model is called.
@@ -15,10 +15,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
+
+import yaml
 
 from eval.files.store import RunError
 from eval.report.audit import (
@@ -42,43 +43,16 @@ from eval.report.audit import (
 from eval.report.counted import counted
 from eval.report.published import FOLDER, Published, read_published
 from scripts.setup.arguments import verb_parser, whole
+from scripts.setup.options import CONF
 
 GROUP = "science"
 
 NOT_NUMBERS = ("consistency_checks",)
 """Files of results/published that hold recomputations, not printed numbers."""
 
-LOCOMO = {"multi-hop": 282, "temporal": 321, "open-domain": 96, "single-hop": 841, "adversarial": 446}
-COUNTS = {
-    "LoCoMo": LOCOMO,
-    "LongMemEval-S": {"ku": 78, "ms": 133, "ssa": 56, "ssp": 30, "ssu": 70, "tr": 133},
-    "LongMemEval-MAB": {"know.": 45, "multi": 75, "asst.": 30, "pref.": 30, "user": 45, "temp.": 75},
-    "MultiHop-RAG": {"inference": 816, "comparison": 856, "temporal": 583},
-    "QuALITY": {"easy": 1021, "hard": 1065},
-}
-"""Questions by data set and category. LongMemEval-MAB: the only counts that add up to 300 and make all baseline cells k/n."""
-QUESTIONS = {"LoCoMo": 1986, "LongMemEval-MAB": 300, "RealMem": 1415}
-"""Total number of questions, where intervals are printed (SegTreeMem)."""
+FACTS = yaml.safe_load((CONF / "audit.yaml").read_text(encoding="utf-8"))
+"""What the papers and the released files say of their questions, settings and orders."""
 ACCURACIES = ("accuracy", "LLM-judge accuracy", "LLJ")
-RUNS = {"TiMem": 5}
-"""Repetitions that a paper reports."""
-UNITS = {"LoCoMo": {"turns": 588.2, "exchanges": 280.7}, "RealMem": {"exchanges": 701.3}}
-"""Means of a conversation in the released files; an exchange is a turn of one speaker followed by one of the other."""
-
-SAME_VARIANT = {
-    ("SegTreeMem", "Default"): "",
-    ("SegTreeMem", "Original"): "No-Propagation",
-    ("MemTree", "online"): "",
-    ("MemTree", "offline"): "",
-    ("TiMem", "w planner, w gating (baseline)"): "",
-    ("TiMem", "L1-L5: hierarchical recall"): "",
-    ("TiMem", "segment size 1 turn"): "",
-    ("TiMem", "lambda=0.9"): "",
-    ("xMemory", "xMemory (Full)"): "",
-    ("xMemory", "Full"): "",
-    ("xMemory", "cap=12"): "",
-}
-"""Names of the same setting in another table, by paper."""
 
 RELATIONS = (
     Relation("nodes", ("leaf_nodes", "branching_nodes"), lambda a, b: a + b, "leaves + branching nodes"),
@@ -101,7 +75,7 @@ def setting(one: Published) -> Setting:
     models = one.backbone.removeprefix("answer ")
     if not models.startswith("internal "):  # these name both the building and the answering model: both count
         models = models.split(";")[0]
-    method, variant = one.method, SAME_VARIANT.get((one.paper, one.variant), one.variant)
+    method, variant = one.method, FACTS["same_variant"].get(one.paper, {}).get(one.variant, one.variant)
     if variant == "Naive RAG":
         method, variant = variant, ""
     if (one.paper, models) == ("MemTree", ""):
@@ -110,57 +84,18 @@ def setting(one: Published) -> Setting:
     return one.paper, one.dataset, models, method, variant, category, one.metric
 
 
-@dataclass(frozen=True, slots=True)
-class Ordering:
-    """A statement of a paper's text: the first row is above the second."""
-
-    where: str
-    dataset: str
-    category: str
-    metrics: tuple[str, ...]
-    above: str
-    below: str
-    below_where: str = ""
-    """The table of the second row, if it is not the table of the first."""
-
-
-_TD, _BU = "SegTreeMem / TD batch alpha=.10 H=2", "SegTreeMem / BU batch alpha=.10 H=2"
-_ACCURACY = ("LLM-judge accuracy",)
-_PARTS = ("Multi-hop", "Temporal", "Open-domain", "Single-hop")
-ORDERINGS = (
-    *(Ordering("SegTreeMem T4", name, "All", _ACCURACY, _TD, _BU) for name in ("LoCoMo", "LongMemEval-MAB")),
-    *(
-        Ordering("SegTreeMem T4", name, "All", _ACCURACY, policy, "SegTreeMem / Original", "SegTreeMem T3")
-        for name in ("LoCoMo", "LongMemEval-MAB", "RealMem")
-        for policy in (_TD, _BU)
-    ),
-    *(
-        Ordering("xMemory T4", "LoCoMo", "Average", ("BLEU", "F1"), f"xMemory / {added}", "xMemory / Memory-only")
-        for added in ("+RepSel", "+UncSion")
-    ),
-    *(
-        Ordering("xMemory T6", "LoCoMo", category, ("BLEU", "F1"), "xMemory / xMemory (Full)", f"xMemory / {ablated}")
-        for category in _PARTS
-        for ablated in ("w/o merge&split", "w/o split", "w/o merge")
-    ),
-)
-"""SegTreeMem: top-down is strongest on these two, and propagation (Table 3 has none) helps. xMemory: adding either selection helps, and
-the full system is best in every category."""
-
-
 def audit_orderings(numbers: Sequence[Published]) -> list[Finding]:
     """Statements that contradict the table that they are about."""
     printed = {(where(one), one.dataset, one.category, one.metric, row_name(one)): one for one in numbers}
     findings = []
-    for said in ORDERINGS:
-        for metric in said.metrics:
-            above = printed[said.where, said.dataset, said.category, metric, said.above]
-            below = printed[said.below_where or said.where, said.dataset, said.category, metric, said.below]
+    for said in FACTS["orderings"]:
+        rows = (said[part] for part in ("datasets", "categories", "above", "below", "metrics"))
+        for dataset, category, upper, lower, metric in product(*rows):
+            above = printed[said["where"], dataset, category, metric, upper]
+            below = printed[said.get("below_where", said["where"]), dataset, category, metric, lower]
             if above.value <= below.value:
-                text = f"said to be above {said.below}; printed {above.printed} and {below.printed}"
-                findings.append(
-                    Finding("claim", said.where, f"{said.dataset}, {said.category} {metric} · {said.above}", text)
-                )
+                text = f"said to be above {lower}; printed {above.printed} and {below.printed}"
+                findings.append(Finding("claim", said["where"], f"{dataset}, {category} {metric} · {upper}", text))
     return findings
 
 
@@ -233,9 +168,9 @@ def audit_units(numbers: Sequence[Published]) -> list[Finding]:
     """Printed leaves per conversation that differ from the turns of the released files."""
     findings = []
     for one in numbers:
-        if one.metric != "mean_leaves" or one.dataset not in UNITS:
+        if one.metric != "mean_leaves" or one.dataset not in FACTS["units"]:
             continue
-        known = UNITS[one.dataset]
+        known = FACTS["units"][one.dataset]
         unit, held = next(iter(known.items()))  # turns, where their number is known
         if abs(one.value - held) > 0.5:
             fits = [name for name, count in known.items() if abs(one.value - count) <= 0.5]
@@ -249,10 +184,10 @@ def audit_published() -> list[Finding]:
     """All findings in the four papers, by paper and table."""
     names = sorted(path.stem for path in FOLDER.glob("*.csv") if path.stem not in NOT_NUMBERS)
     numbers = [one for name in names for one in read_published(name)]
-    lines = lines_of(numbers, COUNTS, ACCURACIES, RUNS)
+    lines = lines_of(numbers, FACTS["counts"], ACCURACIES, FACTS["runs"])
     findings = [
         *audit_lines(lines),
-        *audit_intervals(numbers, QUESTIONS, ACCURACIES),
+        *audit_intervals(numbers, FACTS["questions"], ACCURACIES),
         *audit_differences(numbers),
         *audit_repetitions(numbers, setting),
         *audit_relations(numbers, RELATIONS),

@@ -90,11 +90,7 @@ def take(journal: Journal, file: Path) -> int:
 
 
 def forget(journal: Journal, batch: str) -> int:
-    """Drop a batch with the calls it holds.
-
-    Raises:
-        RunError: no open batch has this name, or a running command is working on it.
-    """
+    """Drop a batch with the calls it holds. Raises RunError if no open batch has this name, or a running command is working on it."""
     try:
         calls = journal.drop(batch)
     except KeyError:

@@ -27,22 +27,12 @@ GROUP = "develop"
 CHECKOUT = True
 
 BENCHES: dict[str, Callable[[], list[Measured]]] = {
-    "answer_and_judge": answer_and_judge,
-    "client_cpu": client_cpu,
-    "gateway": gateway,
-    "bm25_row": bm25_row,
-    "start_up": start_up,
-    "insertion": insertion,
-    "many_histories": many_histories,
-    "open_cells": open_cells,
-    "kill": kill,
-    "limited_rate": limited_rate,
-    "limited_to_sixty": limited_to_sixty,
-    "table_of_four": table_of_four,
-    "table_of_sixteen": table_of_sixteen,
+    bench.__name__: bench
+    for bench in (
+        *(answer_and_judge, client_cpu, gateway, bm25_row, start_up, insertion, many_histories, open_cells, kill),
+        *(limited_rate, limited_to_sixty, table_of_four, table_of_sixteen),
+    )
 }
-
-
 LONG = ("limited_to_sixty",)
 """Measurements of five minutes and more, which run only with `--only`."""
 

@@ -271,11 +271,7 @@ def stats(path: Path) -> int:
 
 
 def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
-    """Open the file for reading.
-
-    Raises:
-        RunError: there is no file, it is no cache at all, or (`alone`) another process has it open.
-    """
+    """Open the file for reading. Raises RunError if there is no file, it is no cache at all, or (`alone`) another process has it open."""
     if not path.is_file():
         raise RunError(f"{path} is no file; name the cache with --cache")
     try:

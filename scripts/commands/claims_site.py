@@ -94,11 +94,7 @@ def headline(row: Row) -> dict[str, str]:
 
 
 def earlier(folder: Path) -> History:
-    """The history of an earlier site in this folder; empty without an earlier site.
-
-    Raises:
-        RunError: its `claims.json` is damaged.
-    """
+    """The history of an earlier site in this folder; empty without an earlier site. Raises RunError if its `claims.json` is damaged."""
     file = folder / "claims.json"
     if not file.is_file():
         return {}

@@ -8,7 +8,6 @@ data.root=~/data`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from eval.files.run_folder import read_predictions
@@ -47,10 +46,10 @@ def wins_and_losses(scored: Sequence[Scored], metric: str) -> Iterator[str]:
     first, *others = scored
     yield f"Wins/losses/ties of {first.answers.title} by category, {first.cells[metric].column.metric}"
     for other in others:
-        counted = tallies(first.cells[metric], other.cells[metric])
+        counts = tallies(first.cells[metric], other.cells[metric])
         yield f"  against {other.answers.title}"
-        width = max(len(tally.category) for tally in counted)
-        yield from (f"    {tally.category:<{width}}  {tally.wins}/{tally.losses}/{tally.ties}" for tally in counted)
+        width = max(map(len, counts))
+        yield from (f"    {category:<{width}}  {'/'.join(map(str, own))}" for category, own in counts.items())
 
 
 def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iterator[str]:
@@ -60,14 +59,14 @@ def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iter
         yield f"No question tells them apart, {scored[0].cells[metric].column.metric}"
         return
     yield f"The {counted(len(entries), 'most telling question')}, {scored[0].cells[metric].column.metric}"
-    for number, entry in enumerate(entries, 1):
-        asked, cases = entry.question, scored[0].answers.dataset.cases
+    cases = scored[0].answers.dataset.cases
+    for number, (asked, scores) in enumerate(entries, 1):
         case = cases[cases.ids.index(asked.case_id)]
         question, gold = next(pair for pair in case.questions if pair[0].id == asked.question_id)
         yield f"{number:>3}. {asked.case_id} {asked.question_id}{f' ({asked.category})' if asked.category else ''}"
         yield f"     Q     {cut(question.text, WIDTH)}"
         yield f"     gold  {cut(' | '.join(gold.answers), WIDTH) or '–'}"
-        for one, score in zip(scored, entry.scores, strict=True):
+        for one, score in zip(scored, scores, strict=True):
             shown, answer = "–" if score is None else f"{score:.2f}", "not reached"  # of the first replicate
             predictions = read_predictions(one.answers.runs[0].case_folder(asked.case_id))
             if (said := predictions.get(asked.question_id)) is not None:
@@ -123,20 +122,11 @@ def main(arguments: Sequence[str]) -> int:
     return compare(names, settings, args.metric, args.questions, args.print)
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Counts of questions on which a memory scored better than another one, over the questions that both have a score for."""
-
-    category: str
-    wins: int
-    losses: int
-    ties: int
-
-
-def tallies(first: Cell, second: Cell) -> list[Tally]:
-    """Wins and losses of `first` against `second`: over all questions, then by category. The cells have the same column."""
+def tallies(first: Cell, second: Cell) -> dict[str, tuple[int, int, int]]:
+    """Wins, losses and ties of `first` against `second` by category, `all` first, over the questions that both have a score for. The cells
+    have the same column."""
     shared = first.scores.keys() & second.scores.keys()
-    counted = []
+    counts = {}
     for category in categories(first.column):
         gaps = [
             first.scores[question.key] - second.scores[question.key]
@@ -144,27 +134,19 @@ def tallies(first: Cell, second: Cell) -> list[Tally]:
             if question.key in shared and question.belongs_to(category)
         ]
         wins, losses = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
-        counted.append(Tally(category, wins, losses, len(gaps) - wins - losses))
-    return counted
+        counts[category] = (wins, losses, len(gaps) - wins - losses)
+    return counts
 
 
-@dataclass(frozen=True, slots=True)
-class Telling:
-    """A question on which memories differ."""
-
-    question: Asked
-    scores: tuple[float | None, ...]
-    """Score of each memory; None where there is no score."""
-
-
-def telling(cells: Sequence[Cell], count: int) -> list[Telling]:
-    """The questions with the largest gap between the first memory and another one, at most `count`.
+def telling(cells: Sequence[Cell], count: int) -> list[tuple[Asked, tuple[float | None, ...]]]:
+    """The questions with the largest gap between the first memory and another one, at most `count`, each with the score of every memory
+    (None where there is no score).
 
     Among equal gaps the question with the larger mean gap over all other memories comes first, then the earlier question in the data.
     Questions without any difference are left out.
     """
     first = cells[0]
-    ranked: list[tuple[float, float, Telling]] = []
+    ranked: list[tuple[float, float, tuple[Asked, tuple[float | None, ...]]]] = []
     for question in first.column.questions:
         own = first.scores.get(question.key)
         scores = tuple(cell.scores.get(question.key) for cell in cells)
@@ -172,6 +154,6 @@ def telling(cells: Sequence[Cell], count: int) -> list[Telling]:
             continue
         gaps = [abs(own - score) for score in scores[1:] if score is not None]
         if gaps and max(gaps) > 0:
-            ranked.append((max(gaps), fmean(gaps), Telling(question, scores)))
+            ranked.append((max(gaps), fmean(gaps), (question, scores)))
     ranked.sort(key=lambda entry: (-entry[0], -entry[1]))  # the sort is stable: equal gaps keep the order of the data
     return [entry for _, _, entry in ranked[:count]]

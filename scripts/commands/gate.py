@@ -128,11 +128,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
-    """The values of a YAML or JSON file.
-
-    Raises:
-        RunError: it does not exist, cannot be read, or is no mapping.
-    """
+    """The values of a YAML or JSON file. Raises RunError if it does not exist, cannot be read, or is no mapping."""
     if not file.is_file():
         raise RunError(f"no file {file}")
     from omegaconf import OmegaConf

@@ -106,11 +106,7 @@ def built_again(lab: Lab, option: Mapping[str, Any], dataset: Data, times: int) 
 
 
 def memories(names: Sequence[str]) -> list[str]:
-    """The named memories; `all` means every memory but released products.
-
-    Raises:
-        RunError: no memory is named.
-    """
+    """The named memories; `all` means every memory but released products. Raises RunError if no memory is named."""
     every = [name for name in options_of("memory") if not name.startswith(RELEASED)]
     chosen = dict.fromkeys(each for name in names for each in (every if name == "all" else [name]))
     if not chosen:
@@ -119,11 +115,7 @@ def memories(names: Sequence[str]) -> list[str]:
 
 
 def moved(usual: Data, others: Sequence[Data], kind: str) -> str:
-    """The number of moved sessions or turns, as text.
-
-    Raises:
-        RunError: no session or turn moves.
-    """
+    """The number of moved sessions or turns, as text. Raises RunError if no session or turn moves."""
     places = [_places(usual, kind) for _ in others]
     total = sum(map(len, places))
     away = sum(

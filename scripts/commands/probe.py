@@ -32,48 +32,15 @@ from memsys.services.mcp import Program, Session
 from memsys.services.templates import filled, reached
 from scripts.lab.lab import Lab, Scored, examined
 from scripts.setup.arguments import verb_parser
+from scripts.setup.options import CONF
 from scripts.tables.captions import caption
 
 GROUP = "run"
 RUNS_MEMORIES = True
 
 REFERENCE = "bm25"
-TOOLS = {
-    "add": (
-        *("add_memory", "add_memories", "create_memory", "store_memory", "save_memory", "memory_store", "remember"),
-        *("add", "store", "save", "retain"),
-    ),
-    "search": (
-        *("search_memory", "search_memories", "retrieve_memory", "recall_memory", "query_memory", "memory_search"),
-        *("recall", "search", "retrieve", "query"),
-    ),
-}
-"""Names of tools, the most likely first."""
-ARGUMENTS = {
-    "add": {
-        "{namespace}": ("user_id", "user", "namespace", "bank_id", "agent_id", "space", "group_id"),
-        "{dated_text}": ("text", "content", "memory", "data", "observation", "information"),
-        "{session}": ("session_id", "session", "run_id", "conversation_id"),
-        "{time_text}": ("time", "date", "timestamp"),
-        "{each}": ("messages",),
-    },
-    "search": {
-        "{namespace}": ("user_id", "user", "namespace", "bank_id", "agent_id", "space", "group_id"),
-        "{query}": ("query", "q", "text", "question"),
-        "{k}": ("limit", "k", "top_k", "n_results", "max_results", "num_results"),
-    },
-}
-"""Argument names by the value that they get."""
-MESSAGE = {"id": "{turn}", "speaker": "{speaker}", "role": "{role}", "text": "{text}", "content": "{text}"}
-RESULTS = {
-    "text": ("text", "content", "memory", "data", "fact", "observation"),
-    "id": ("id", "memory_id", "uuid"),
-    "score": ("score", "similarity", "relevance"),
-    "distance": ("distance",),
-    "sources": ("turns", "sources", "turn_ids"),
-    "time": ("time", "date", "timestamp"),
-}
-"""Fields of a hit, the most likely name first."""
+KNOWN = yaml.safe_load((CONF / "probe.yaml").read_text(encoding="utf-8"))
+"""Names of tools, of their arguments and of the fields of hits."""
 SECONDS, PATIENCE = 60.0, 10.0
 """Maximum seconds for the start of a server and for a call, and maximum seconds until a trial search returns the added text."""
 CANARY, TOLD = CANARIES[0], HISTORY.sessions[0].turns[0]
@@ -156,7 +123,7 @@ def described(command: str, keys: Sequence[str]) -> dict[str, Any]:
     session = Session(Program(program, tuple(args), {}, tuple(keys), "", {}, local=False), "", SECONDS)
     try:
         tools = session.tools(SECONDS)
-        add, search = (_call(step, tools) for step in TOOLS)
+        add, search = (_call(step, tools) for step in KNOWN["tools"])
         results = _tried(session, add, search)
         server = session.server
     finally:
@@ -185,7 +152,7 @@ def _words(command: str) -> list[str]:
 
 def _call(step: str, tools: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The call of a step: its tool, and the values of the tool's arguments."""
-    tool = next((name for name in TOOLS[step] if name in tools), None)
+    tool = next((name for name in KNOWN["tools"][step] if name in tools), None)
     if tool is None:
         raise RunError(
             f"no tool of the server is known to {step} memories: it has {', '.join(tools) or 'none'}; "
@@ -194,7 +161,7 @@ def _call(step: str, tools: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     schema = tools[tool]
     fields: Mapping[str, Any] = schema.get("properties", {})
     given: dict[str, Any] = {}
-    for value, names in ARGUMENTS[step].items():
+    for value, names in KNOWN["arguments"][step].items():
         if (name := next((each for each in names if each in fields and each not in given), None)) is not None:
             given[name] = {"each": "turns", "as": _message(fields[name], schema)} if value == "{each}" else value
     if "{dated_text}" in given.values() and "{time_text}" in given.values():  # the date has a field of its own
@@ -216,8 +183,8 @@ def _message(field: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, s
     items = field.get("items", {})
     if "$ref" in items:
         items = schema.get("$defs", {}).get(str(items["$ref"]).rpartition("/")[2], {})
-    wanted = items.get("properties") or MESSAGE
-    return {name: value for name, value in MESSAGE.items() if name in wanted}
+    wanted = items.get("properties") or KNOWN["message"]
+    return {name: value for name, value in KNOWN["message"].items() if name in wanted}
 
 
 def _tried(session: Session, add: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, str]:
@@ -250,7 +217,8 @@ def _results(reply: Any, *, dated: bool) -> dict[str, str] | None:
         for hit in hits if isinstance(hits, list) else [hits]:
             if isinstance(hit, str) and CANARY.word in hit:
                 return {"items": path}
-            if isinstance(hit, Mapping) and any(CANARY.word in str(hit.get(name)) for name in RESULTS["text"]):
-                fields = {field: next((name for name in names if name in hit), "") for field, names in RESULTS.items()}
+            if isinstance(hit, Mapping) and any(CANARY.word in str(hit.get(name)) for name in KNOWN["results"]["text"]):
+                known = KNOWN["results"].items()
+                fields = {field: next((name for name in names if name in hit), "") for field, names in known}
                 return {"items": path, **fields, "time": fields["time"] if dated else ""}
     return None

@@ -24,11 +24,7 @@ REFERENCE = ROOT / "results" / "regression" / "regression.csv"
 
 
 def rerun(folder: Path) -> Path:
-    """Make the regression table below `folder`; returns its CSV.
-
-    Raises:
-        RuntimeError: the run failed.
-    """
+    """Make the regression table below `folder`; returns its CSV. Raises RuntimeError if the run fails."""
     command = [sys.executable, "-m", "scripts", "reproduce", "table=regression", "profile=smoke", f"results={folder}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

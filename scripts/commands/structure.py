@@ -35,11 +35,7 @@ def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Seque
 
 
 def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
-    """All requested parts about one run.
-
-    Raises:
-        RunError: the folder is no run, or its memory has no structure.
-    """
+    """All requested parts about one run. Raises RunError if the folder is no run, or its memory has no structure."""
     from eval.report.shapes import evidence_lines, manifold_lines, revenue_lines, shape_lines, token_lines
 
     record = RunFolder(run_folder).record()

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from eval.analysis.costs import BUILD, Price, costs, dollars, efforts, phases
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
@@ -144,19 +146,6 @@ def pareto_table(points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-# Places where a paper prints calls: file of results/published, and the fields that select the line.
-PRINTED: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "memtree": ("memtree_a2", {"method": "MemTree", "metric": "llm_calls"}),
-    "memstream_relevance": ("memtree_a2", {"method": "MemoryStream", "metric": "llm_calls"}),
-    "raptor": ("memtree_a2", {"method": "RAPTOR", "metric": "llm_calls"}),
-    "graphrag": ("memtree_a2", {"method": "GraphRAG", "metric": "llm_calls"}),
-    "memtree_segt": ("segtreemem_t5", {"dataset": "LoCoMo", "method": "MemTree", "metric": "calls_per_leaf"}),
-    "segtree_batch": ("segtreemem_t5", {"dataset": "LoCoMo", "variant": "Batch", "metric": "calls_per_leaf"}),
-    "segtree_cosine": ("segtreemem_t5", {"dataset": "LoCoMo", "variant": "Cosine", "metric": "calls_per_leaf"}),
-    "segtree_pointwise": ("segtreemem_t5", {"dataset": "LoCoMo", "variant": "Pointwise", "metric": "calls_per_leaf"}),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Calls:
     name: str
@@ -189,10 +178,9 @@ def measure(names: Sequence[str], folder: Path) -> list[Calls]:
 
 def printed(name: str) -> str:
     """The figure that a paper prints for a memory, with its unit and place; empty if there is none."""
-    if name not in PRINTED:
-        return ""
-    file, wanted = PRINTED[name]
-    if (number := find(read_published(file), wanted)) is None:
+    known = yaml.safe_load((CONF / "calls.yaml").read_text(encoding="utf-8"))
+    file, wanted = known.get(name, ("", {}))
+    if not file or (number := find(read_published(file), wanted)) is None:
         return ""
     # MemTree's note tells calls of an insertion from those of a rebuild.
     unit = number.note or number.metric.replace("_", " ")

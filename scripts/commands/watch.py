@@ -139,11 +139,7 @@ def drawing(runs: Sequence[Seen], prices: PriceList, now: float, width: int = 80
 
 
 def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every: float) -> int:
-    """Print once, or draw until interrupted.
-
-    Raises:
-        RunError: the folder holds no runs.
-    """
+    """Print once, or draw until interrupted. Raises RunError if the folder holds no runs."""
     from rich.live import Live
 
     if not (results / "runs").is_dir():

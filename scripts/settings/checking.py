@@ -31,26 +31,19 @@ Model = TypeVar("Model", bound=BaseModel)
 ARGUMENTS = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, coerce_numbers_to_str=True)
 NAMED_FAULTS = 3
 """Maximum number of faults that a message names; it counts the others."""
-EXPECTED = {
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
-    "int_parsing": "must be a whole number",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_parsing": "must be a number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "string_type": "must be text",
-    "string_too_short": "must not be empty",
-    "string_pattern_mismatch": "must be a plain name (letters, digits, `.`, `_`, `-`)",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-    "unexpected_keyword_argument": "is not known",
-    "dataclass_type": "must be a mapping",
-    "dict_type": "must be a mapping",
-    "model_type": "must be a mapping",
-    "too_short": "must not be empty",
+_WORDS = {
+    "must be true or false": ("bool_parsing", "bool_type"),
+    "must be a whole number": ("int_parsing", "int_type", "int_from_float"),
+    "must be a number": ("float_parsing", "float_type"),
+    "must be a finite number": ("finite_number",),
+    "must be text": ("string_type",),
+    "must not be empty": ("string_too_short", "too_short"),
+    "must be a plain name (letters, digits, `.`, `_`, `-`)": ("string_pattern_mismatch",),
+    "must be a list": ("list_type", "tuple_type"),
+    "is not known": ("unexpected_keyword_argument",),
+    "must be a mapping": ("dataclass_type", "dict_type", "model_type"),
 }
+EXPECTED = {kind: words for words, kinds in _WORDS.items() for kind in kinds}
 """Our words for pydantic's error types."""
 
 

@@ -9,67 +9,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from eval.files.provenance import PACKAGES, ROOT
 from eval.files.run_folder import ERRORS, RunFolder, read_predictions
 from eval.files.store import read_lines
 
-DOCTOR = "`make doctor BASE_URL=… MODEL=…` shows what the endpoint accepts and writes settings that fit"
-WEB_PAGE = r"the reply is not JSON: ['\"](\\[nrt]|\s)*<"
-"""Pattern of the error message for a web page in the place of a model's reply."""
-REMEDIES: tuple[tuple[str, str], ...] = (
-    (r"replay: the cache", "the recorded run has not made this call; the same command without replay=true makes it"),
-    (r"no key for", "set the environment variable it names (endpoint.key_env chooses another)"),
-    (
-        r"\[SSL",
-        "the server speaks no TLS, or its certificate is not trusted: correct http:// or https:// and the name in endpoint.base_url "
-        "(make … BASE_URL=), or export SSL_CERT_FILE with the certificate of its authority",
-    ),
-    (
-        r"cannot connect|connection refused|Connect call failed|Cannot connect",
-        "start the server, or correct endpoint.base_url (make … BASE_URL=)",
-    ),
-    (
-        r"HTTP 40[13]\b",
-        "the endpoint refuses the key: check the environment variable that endpoint.key_env names (default OPENAI_API_KEY)",
-    ),
-    (r"HTTP 402\b", "the account has no credit left: top it up; the same command goes on from there"),
-    (r"HTTP 404.*\bmodel\b", "the endpoint does not serve this model: correct the name (make … MODEL=)"),
-    (
-        rf"HTTP 40[45]\b|{WEB_PAGE}",
-        "the path is wrong: endpoint.base_url usually ends in /v1",
-    ),
-    (
-        r"HTTP 4\d\d.*(context.{0,10}(length|size|window)|maximum context|n_ctx|too many tokens|prompt is too long)",
-        "the prompt is longer than the model's window: serve it with a larger window, or make the prompt shorter: a smaller "
-        "memory.build.k, or in a build the memory's limit on a prompt, if it has one (SegTreeMem: memory.build.summary_tokens)",
-    ),
-    (
-        r"HTTP 4\d\d.*(response_format|json_schema|json_object|schema|grammar)",
-        f"the endpoint accepts no such schema: set json_output to object or none in conf/llm/<model>.yaml; {DOCTOR}",
-    ),
-    (
-        r"HTTP 4\d\d.*(max_tokens|max_completion_tokens|temperature|logprobs|reasoning_effort)",
-        f"the endpoint refuses this field: set token_limit_field, send_temperature or reasoning_effort in conf/llm/<model>.yaml; {DOCTOR}",
-    ),
-    (r"HTTP 429\b", "too many calls for this endpoint: lower endpoint.in_flight, or look at the account's quota"),
-    (
-        r"no reply within",
-        "the server answers too slowly: raise endpoint.timeout or lower endpoint.in_flight (of a memory's service: memory.build.…)",
-    ),
-    (r"HTTP 5\d\d\b", "the server fails: read its log; the same command tries these questions again"),
-    (r"empty reply", f"the model returns no text: it may spend its whole token limit on thinking; {DOCTOR}"),
-    (
-        r"collected, not sent",
-        "run the exported file, then `python -m scripts batch import FILE`; the same command goes on from there",
-    ),
-    (
-        r"its worker process",
-        "start fewer workers (workers=) if memory is short; executor=threads shows the error that ends them",
-    ),
-    (r"the metric returned|no reason given", "a metric that cannot score an answer returns Score(None, reason)"),
-    (r"no verdict|without a verdict", "the judge's replies hold no verdict: use a stronger judge (make … JUDGE=)"),
-)
-"""Pattern of an error message, and its remedy; the first match counts."""
+_KNOWN = yaml.safe_load((ROOT / "conf" / "remedies.yaml").read_text(encoding="utf-8"))
+DOCTOR: str = _KNOWN["doctor"]
+WEB_PAGE: str = _KNOWN["web_page"]
+REMEDIES = [(pattern, cure.format(doctor=DOCTOR)) for pattern, cure in _KNOWN["remedies"]]
 
 
 @dataclass(frozen=True, slots=True)

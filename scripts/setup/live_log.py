@@ -21,19 +21,8 @@ from scripts.setup.progress import FOLLOWERS, State
 PAUSE = 15.0
 """Seconds between two entries, as between the progress lines of a log file."""
 NAMES = (
-    "done",
-    "total",
-    "errors",
-    "written",
-    "units",
-    "finished",
-    "retried",
-    "in_flight",
-    "waiting",
-    "batched",
-    "tokens",
-    "dollars",
-)
+    "done", "total", "errors", "written", "units", "finished", "retried", "in_flight", "waiting", "batched", "tokens", "dollars",
+)  # fmt: skip
 """Logged values of a phase (`State`), as `live/<phase>/<name>`."""
 
 
@@ -81,11 +70,7 @@ class LiveLog:
 
 @contextmanager
 def live(cfg: Settings, command: str) -> Iterator[None]:
-    """Keep a W&B run open while the block works and log live numbers to it.
-
-    Raises:
-        RunError: W&B is not installed, or may not connect.
-    """
+    """Keep a W&B run open while the block works and log live numbers to it. Raises RunError if W&B is not installed, or may not connect."""
     config: Mapping[str, Any] = cfg.plain
     names = (config[key]["name"] for key in ("table", "figure", "sweep", "memory") if key in config)
     with logged(config, next(names, command), command) as run:

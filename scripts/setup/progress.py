@@ -25,7 +25,7 @@ from memsys.llm.protocol import EndOfRun
 from scripts.setup.printing import console, duration
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
@@ -144,7 +144,7 @@ class Screen:
             if self._live is None:
                 from rich.live import Live
 
-                self._live = Live(console=self.console(), auto_refresh=False, transient=True)
+                self._live = Live(console=console(sys.stderr), auto_refresh=False, transient=True)
                 self._live.start()
             self._draw(self._live)
 
@@ -158,9 +158,6 @@ class Screen:
                 elif self._live is not None:
                     self._live.stop()
                     self._live = None
-
-    def console(self) -> Console:
-        return console(sys.stderr)
 
     def _draw(self, live: Live) -> None:
         live.update(drawing([phase.state() for phase in self._phases], live.console.width), refresh=True)
@@ -283,6 +280,11 @@ class ProgressLine:
         traffic = self._traffic()
         with self._lock:
             now = self._clock()
+            left = (now - self._started) / self.done * max(0, self.total - self.done) if self.done else None
+            if self._expected:  # something is built: from the cells, and not from the rate so far
+                begun = [(each, cell) for place, each in self._expected.items() if (cell := self._cells.get(place))]
+                waiting = [each for place, each in self._expected.items() if place not in self._cells]
+                left = seconds_left([pair for pair in begun if pair[1].units], waiting, now - self._started, now)
             finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
             return State(
                 label=self.label,
@@ -303,7 +305,7 @@ class ProgressLine:
                 tokens=tokens,
                 tokens_per_second=tokens / max(now - self._started, 0.1),
                 dollars=sum(each.dollars for each in traffic),
-                seconds_left=self._seconds_left(now),
+                seconds_left=left,
                 waited=self._waited(now, traffic),
             )
 
@@ -328,14 +330,6 @@ class ProgressLine:
     def _beat_on(self) -> None:
         while not self._ended.wait(TERMINAL_PAUSE):
             self.beat()
-
-    def _seconds_left(self, now: float) -> float | None:
-        """Time left from the cells if something is built, else from the rate so far; None = unknown."""
-        if self._expected:
-            begun = [(each, cell) for place, each in self._expected.items() if (cell := self._cells.get(place))]
-            waiting = [each for place, each in self._expected.items() if place not in self._cells]
-            return seconds_left([pair for pair in begun if pair[1].units], waiting, now - self._started, now)
-        return (now - self._started) / self.done * max(0, self.total - self.done) if self.done else None
 
     def _waited(self, now: float, traffic: Sequence[Traffic]) -> str:
         """The run's cause of waiting: a paused endpoint, an old call, or a memory that makes no call; empty if nothing is slow."""

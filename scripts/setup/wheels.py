@@ -119,11 +119,7 @@ def _finish(command: list[str]) -> None:
 
 
 def requirements(pins: Iterable[str]) -> str:
-    """Pins as a requirements file with their hashes, wheels only.
-
-    Raises:
-        RunError: a pin has no known sha256.
-    """
+    """Pins as a requirements file with their hashes, wheels only. Raises RunError if a pin has no known sha256."""
     known, options = _hashes(HASHES)
     pins = [pin.strip() for pin in pins if pin.strip() and not pin.startswith("#")]
     if missing := [pin for pin in pins if pin not in known]:

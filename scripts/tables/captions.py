@@ -36,7 +36,6 @@ from scripts.tables.layout import (
     group_name,
     read_columns,
     read_lines_of,
-    table_unit,
 )
 
 
@@ -285,7 +284,7 @@ def row_units(
 ) -> dict[str, Mapping[str, Any]]:
     """The unit rules of a column group's rows with a memory, by the row's title; `config` holds the values of a file of `conf/dataset`."""
     return {
-        line.title: table_unit(line, option) or unit_of(line.memory, config)
+        line.title: line.option.get("unit") or option.get("unit") or unit_of(line.memory, config)
         for line in lines
         if line.memory is not None and belongs(line, option)
     }

@@ -378,11 +378,7 @@ def _cut(column: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any
 
 
 def _stated(options: Mapping[str, Any], entry: Mapping[str, Any]) -> Published:
-    """The number that the paper states in a sentence.
-
-    Raises:
-        RunError: no published number matches.
-    """
+    """The number that the paper states in a sentence. Raises RunError if no published number matches."""
     number = find(read_published("in_text_numbers"), entry["find"])
     if number is None:
         raise RunError(f"{options['name']}: no published number matches {entry['find']}")

@@ -187,7 +187,7 @@ class Experiment(Generic[S]):
 
     def outcome(self) -> str:
         """The plan next to the usage so far; empty if nothing was planned."""
-        return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
+        return "" if self.planned is None else side_by_side(self.planned, self.before, meter(self.models))
 
     def cell(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> AnyCell:
         """The cell of a row, a column group and a metric; a string gives the reason for a missing number."""

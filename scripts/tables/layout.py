@@ -117,11 +117,7 @@ def read_columns(
 
 
 def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> list[Mapping[str, Any]]:
-    """The column groups that `columns` gives by name or title; None means all.
-
-    Raises:
-        RunError: one of them is unknown.
-    """
+    """The column groups that `columns` gives by name or title; None means all. Raises RunError if one of them is unknown."""
     known = {group_name(option): option for option in table["columns"]}
     if columns is None:
         return list(known.values())
@@ -136,11 +132,7 @@ def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> l
 def wanted_rows(
     table: Mapping[str, Any], lines: Sequence[TableRow], only: Sequence[str] | None
 ) -> frozenset[str] | None:
-    """Names of the rows that `only` gives by name or title; None means all.
-
-    Raises:
-        RunError: one of them is unknown.
-    """
+    """Names of the rows that `only` gives by name or title; None means all. Raises RunError if one of them is unknown."""
     if only is None:
         return None
     titles = {line.name: line.title for line in lines}
@@ -351,12 +343,6 @@ def belongs(line: TableRow, column: Mapping[str, Any]) -> bool:
     """Whether a row has cells in a column group."""
     name = group_name(column)
     return line.name in column.get("rows", [line.name]) and name in line.option.get("groups", [name])
-
-
-def table_unit(line: TableRow, column: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The unit rule that a table sets for a row, or else for the column group; None leaves it to the memory and the data set."""
-    unit: Mapping[str, Any] | None = line.option.get("unit") or column.get("unit")
-    return unit
 
 
 def reference(

@@ -30,7 +30,7 @@ from eval.report.wandb_log import log_table
 from eval.running.run import Run
 from memsys.inert import csv_text
 from scripts.answers.formats import Origin, import_run, read_answers
-from scripts.assembly.datasets import Data, check_data_root, fetch_missing
+from scripts.assembly.datasets import check_data_root, fetch_missing
 from scripts.assembly.models import Models, build_models, chosen_models, other_models, with_local_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import agreed, check_prices, meter, prepared
@@ -66,7 +66,6 @@ from scripts.tables.layout import (
     read_columns,
     read_lines_of,
     restriction,
-    table_unit,
     variation,
     wanted_columns,
     wanted_rows,
@@ -191,8 +190,11 @@ def _runs(
             try:
                 if line.name not in recipes:
                     recipes[line.name] = recipe_of(line.memory)
-                describe = partial(_run, cfg, models, group, group.dataset, line, recipes[line.name], asked_for)
-                runs[line.name, group.name] = [describe(replicate) for replicate in range(builds)]
+                describe = partial(memory_run, cfg, models, group.dataset, recipes[line.name], group.reader)
+                unit = line.option.get("unit") or group.option.get("unit")
+                made = [describe(unit=unit, replicate=number, asked_for=asked_for) for number in range(builds)]
+                asked = [_first_only(run, group) for run in made] if "ask" in group.option else made
+                runs[line.name, group.name] = asked
             except NotInstalled:
                 if only is not None and asked_for:
                     raise
@@ -216,20 +218,8 @@ def _examine(groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Run
                 examine_and_keep(run, recipe_of(memory).waived)
 
 
-def _run(
-    cfg: Settings,
-    models: Models,
-    group: ColumnGroup,
-    dataset: Data,
-    line: TableRow,
-    recipe: Recipe,
-    asked_for: bool,
-    replicate: int,
-) -> Run:
-    unit = table_unit(line, group.option)
-    run = memory_run(cfg, models, dataset, recipe, group.reader, unit=unit, replicate=replicate, asked_for=asked_for)
-    if "ask" not in group.option:
-        return run
+def _first_only(run: Run, group: ColumnGroup) -> Run:
+    """The run with the first question of each history."""
     first = {question.case_id: question.question_id for question in reversed(group.questions)}
     return replace(run, questions=lambda case_id, question_id: first[case_id] == question_id)
 

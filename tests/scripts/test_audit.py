@@ -11,7 +11,7 @@ import pytest
 from eval.report.audit import Finding, average_verdict, lines_of, reordered, weighted_mean
 from eval.report.published import FOLDER, read_published
 from scripts.command import verb
-from scripts.commands.audit import ACCURACIES, COUNTS, RUNS, audit_published
+from scripts.commands.audit import ACCURACIES, FACTS, audit_published
 
 main = partial(verb, "audit")
 
@@ -35,7 +35,7 @@ def recorded() -> list[dict[str, str]]:
 def test_every_recorded_check_is_reproduced() -> None:
     numbers = [one for path in sorted(FOLDER.glob("*_t*.csv")) for one in read_published(path.stem)]
     numbers += read_published("memtree_a4")
-    as_headed = lines_of(numbers, COUNTS, ACCURACIES, RUNS)
+    as_headed = lines_of(numbers, FACTS["counts"], ACCURACIES, FACTS["runs"])
     ours = {}
     for weighting, lines in (("as printed headers", as_headed), ("", reordered(as_headed)[0])):
         for line in lines:

@@ -16,7 +16,7 @@ from eval.report.cell import Asked, Cell, Column
 from scripts.command import verb
 from scripts.commands import compare, completion
 from scripts.commands import list as listing
-from scripts.commands.compare import Tally, tallies, telling, telling_questions
+from scripts.commands.compare import tallies, telling, telling_questions
 from scripts.door import Lab
 from scripts.door import compare as difference
 from scripts.setup.launch import composed
@@ -68,12 +68,8 @@ def test_a_question_without_both_scores_is_no_tie_and_the_largest_gap_is_told_fi
         write_lines(tmp_path / f"{name}.jsonl", lines)
         cells.append(Cell(column, {}, (tmp_path / f"{name}.jsonl",)))
     first, second = cells
-    assert tallies(first, second) == [
-        Tally("all", 1, 2, 1),
-        Tally("a", 1, 1, 0),
-        Tally("b", 0, 1, 1),
-    ]
-    told = [(each.question.question_id, each.scores) for each in telling(cells, 2)]
+    assert tallies(first, second) == {"all": (1, 2, 1), "a": (1, 1, 0), "b": (0, 1, 1)}
+    told = [(question.question_id, scores) for question, scores in telling(cells, 2)]
     assert told == [("q0", (1.0, 0.0)), ("q2", (0.25, 1.0))]
 
 

@@ -53,7 +53,7 @@ def test_plan_and_outcome_stand_side_by_side() -> None:
     share = Share("memory", "m", 100, 2000, 300, 1.5)
     plan = Plan((share,), Duration(60, 100, 64, 1.0, measured=True))
     before, after = Meter(5, 50, 5, 0.5, 100.0), Meter(115, 2250, 205, 2.25, 190.0)
-    text = side_by_side(plan, after.since(before)).splitlines()
+    text = side_by_side(plan, before, after).splitlines()
     assert [line.split()[-2:] for line in text[2:]] == [
         ["100", "110"],
         ["2000", "2200"],
@@ -65,4 +65,4 @@ def test_plan_and_outcome_stand_side_by_side() -> None:
 
 def test_an_unknown_price_has_no_outcome_in_dollars() -> None:
     plan = Plan((Share("memory", "m", 1, 1, 1, None),), Duration(1, 1, 1, 1.0, measured=False))
-    assert side_by_side(plan, Meter(0, 0, 0, 0.0, 0.0)).count("unknown") == 2
+    assert side_by_side(plan, Meter(0, 0, 0, 0.0, 0.0), Meter(0, 0, 0, 0.0, 0.0)).count("unknown") == 2

@@ -14,7 +14,7 @@ from scripts.command import verb
 from scripts.settings.schema import Reproduce
 from scripts.setup.options import load_option, options
 from scripts.tables.captions import Lost, evidence_line, evidence_lines, lost_by_row, row_units
-from scripts.tables.layout import ColumnGroup, TableRow, column_group, group_name, read_lines_of, table_unit
+from scripts.tables.layout import ColumnGroup, TableRow, column_group, group_name, read_lines_of
 from tests.scripts.commands import composed
 from tests.scripts.test_prompt_words import check_readers, fixed_phrases
 
@@ -148,10 +148,10 @@ def test_segtreemem_loses_the_evidence_of_a_hundred_questions_and_says_so(real: 
 
 def test_a_unit_of_a_row_comes_before_that_of_its_column(samples: Reproduce) -> None:
     table = load_option("table", "xmemory_t2")
-    rows = {line.title: line for line in read_lines_of(table, None)}
     column = {**table["columns"][0], "unit": {"rule": "utterance"}}
-    assert table_unit(rows["MemoryOS"], column) == {"rule": "page", "on_unpaired": "keep_single"}
-    assert table_unit(rows["xMemory"], column) == {"rule": "utterance"}
+    units = row_units(column, read_lines_of(table, None), load_option("dataset", column["dataset"]))
+    assert units["MemoryOS"] == {"rule": "page", "on_unpaired": "keep_single"}
+    assert units["xMemory"] == {"rule": "utterance"}
 
 
 @pytest.mark.slow

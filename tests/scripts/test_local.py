@@ -177,7 +177,7 @@ def test_the_minutes_said_at_the_start_stand_beside_the_actual_ones_at_the_end()
     assert plan.duration.text.endswith(
         "120 calls with 120000 prompt tokens, read at 200 a second and written at 10 a second: about 12 to 23 minutes"
     )
-    said = side_by_side(plan, Meter(120, 120_000, 4_000, 0.0, 1_200.0)).splitlines()
+    said = side_by_side(plan, Meter(0, 0, 0, 0.0, 0.0), Meter(120, 120_000, 4_000, 0.0, 1_200.0)).splitlines()
     assert said[-1].split() == ["minutes", "12", "to", "23", "20.0"]
 
 

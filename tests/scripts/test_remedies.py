@@ -29,19 +29,19 @@ def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_row_that_is_not_asked_for_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(
-        cfg: Any, models: Any, group: Any, dataset: Any, line: Any, recipe: Any, asked_for: bool, replicate: int
-    ) -> str:
-        if line.name == "raptor":
+    def run(cfg: Any, models: Any, dataset: Any, recipe: Any, reader: Any, **options: Any) -> str:
+        if recipe == "raptor":
             raise ImportError("RAPTOR needs sklearn: pip install memsys-bench[cluster]")
-        return str(line.name)
+        return str(recipe)
 
-    monkeypatch.setattr(experiments, "_run", run)
+    monkeypatch.setattr(experiments, "memory_run", run)
     monkeypatch.setattr(experiments, "recipe_of", lambda memory: memory)
     monkeypatch.setattr(experiments, "belongs", lambda line, option: True)
     names = ("bm25", "raptor")
-    lines: Any = [SimpleNamespace(name=name, title=name.upper(), memory={}, published=None) for name in names]
-    groups: Any = [SimpleNamespace(name="locomo", dataset=object(), option={})]
+    lines: Any = [
+        SimpleNamespace(name=name, title=name.upper(), memory=name, published=None, option={}) for name in names
+    ]
+    groups: Any = [SimpleNamespace(name="locomo", dataset=object(), reader=None, option={})]
     cfg: Any = SimpleNamespace(build=SimpleNamespace(replicates=1))
     models: Any = None
     assert experiments._runs(cfg, models, groups, lines, frozenset(["bm25"])) == {("bm25", "locomo"): ["bm25"]}
