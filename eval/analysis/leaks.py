@@ -84,9 +84,8 @@ def check(run: Run, threads: int | None = None) -> Report:
     watching: dict[str, Any] = {name: _Watched(getattr(run.services, name), watch) for name in searched}
     services = replace(run.services, **watching)
     build = watched(run.build, watch)
-    run_all(
-        [replace(run, cases=cases, build=build, services=services, rehearse=no_rehearsal, shared="")], threads=threads
-    )
+    alone = replace(run, cases=cases, build=build, services=services, rehearse=no_rehearsal, shared="")
+    run_all([alone], threads=threads)
     for path in sorted(each for each in run.folder.rglob("*") if each.is_file()):
         watch.look("files", path.read_bytes().decode("latin-1"))
     answered = [each for case in RunFolder(run.folder).cases() for each in read_predictions(case).values()]
