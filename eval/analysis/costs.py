@@ -13,7 +13,7 @@ import numpy as np
 
 from eval.files.fields import PER_QUESTION
 from eval.files.imported import NOT_RECORDED, recorded
-from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, metric_of
+from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, RunRecord, metric_of
 from eval.files.store import AGAIN, RunError, read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
@@ -204,7 +204,7 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None,
             of imported answers are not split by question.
         spent: the sums of the effort lines, where they have been read.
     """
-    if RunFolder(run_folder).is_imported:
+    if _record(RunFolder(run_folder)).imported:
         return _recorded_costs(run_folder)
     spent = spent or _spent(run_folder, _stamp(RunFolder(run_folder).written(EFFORTS)), questions)
     by_phase, seconds, summed_seconds = spent.by_phase(), spent.seconds, spent.summed_seconds
@@ -245,6 +245,10 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None,
         embedding_tokens=everything["embedding_tokens"],
         missing=missing,
     )
+
+
+def _record(run: RunFolder) -> RunRecord:
+    return RunRecord.of(read_record(run.file), run.file, whole=False) if run.file.is_file() else RunRecord()
 
 
 def _recorded_costs(run_folder: Path) -> Costs:
@@ -344,7 +348,7 @@ class PhaseCost:
 def phases(run_folder: Path, spent: Spent | None = None) -> list[PhaseCost]:
     """Costs of each phase of a run, in order, then of each judge; `spent` as for `costs`."""
     folder = RunFolder(run_folder)
-    discount = batch_discount((read_record(folder.file).get("made_with") if folder.file.is_file() else None) or {})
+    discount = batch_discount(_record(folder).made_with)
     by_phase = (spent or _spent(run_folder, _stamp(folder.written(EFFORTS)), None)).by_phase()
     made = [phase_cost(phase, ROLES[phase], sums, discount) for phase, sums in by_phase.items() if sums["steps"]]
     for path in folder.score_costs():
