@@ -126,12 +126,7 @@ def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dic
     by_group: dict[tuple[Tier, str], TripletAgreement] = {}
     for tier in TIERS:
         for band, low, high in (("all", 0, 10**9), ("depth 1-5", 0, 5), ("depth 6+", 6, 10**9)):
-            said = [
-                verdict
-                for one, verdict in zip(triplets, agreed, strict=True)
-                if one.tier == tier and low <= one.depth <= high
-            ]
-            by_group[tier, band] = TripletAgreement(
-                len(said), sum(one is not None for one in said), sum(one is True for one in said)
-            )
+            own = zip(triplets, agreed, strict=True)
+            said = [verdict for one, verdict in own if one.tier == tier and low <= one.depth <= high]
+            by_group[tier, band] = TripletAgreement(len(said), len(said) - said.count(None), said.count(True))
     return by_group
