@@ -109,17 +109,10 @@ def _group(
     name: str, group: Sequence[Asked], scores: Mapping[Key, float], again: Mapping[Key, float], layer: Layer
 ) -> Overlaid:
     sound = [question for question in group if question.key not in layer.gold]
-    faulty = len(group) - len(sound)
     fixed = [question for question in group if question.key not in layer.gold or question.key in again]
-    known = faulty > 0 and len(fixed) > len(sound)
-    return Overlaid(
-        name,
-        faulty,
-        _mean(group, scores),
-        _mean(sound, scores) if sound else None,
-        _mean(fixed, {**scores, **again}) if known else None,
-        len(sound) / len(group),
-    )
+    alone = _mean(sound, scores) if sound else None
+    mended = _mean(fixed, {**scores, **again}) if len(fixed) > len(sound) else None
+    return Overlaid(name, len(group) - len(sound), _mean(group, scores), alone, mended, len(sound) / len(group))
 
 
 def _mean(questions: Sequence[Asked], scores: Mapping[Key, float]) -> Estimate:
