@@ -150,10 +150,8 @@ def product_of_means(factors: Sequence[Factor]) -> tuple[Estimate | None, Runs]:
     without = [math.prod(factor.value(cluster) for factor in factors) for cluster in clusters]
     values = [factor.value() for factor in factors]
     slopes = [math.prod(values[:place] + values[place + 1 :]) for place in range(len(values))]
-    runs = [
-        replace(factor.cell.runs, variance=factor.cell.runs.variance * slope**2)
-        for factor, slope in zip(factors, slopes, strict=True)
-    ]
+    own = zip((factor.cell.runs for factor in factors), slopes, strict=True)
+    runs = [replace(each, variance=each.variance * slope**2) for each, slope in own]
     counts = [sizes[cluster] for cluster in clusters]
     return jackknifed(math.prod(values), without, counts), reduce(Runs.plus, runs)
 
@@ -180,11 +178,7 @@ def _nested(value: Any, name: str) -> Any:
 
 
 def tree(folder: Path, name: str, *, over: str = "mean", chains: bool = True) -> Estimate | None:
-    """A field of `eval.structure.tree.Shape`, over the trees of all histories.
-
-    Args:
-        chains: False leaves out nodes with a single child.
-    """
+    """A field of `eval.structure.tree.Shape`, over the trees of all histories; without `chains`, nodes with a single child are left out."""
     values = {}
     for path in RunFolder(folder).written(COMPLETE):
         if (built := read_tree(path.parent)) is not None:

@@ -222,7 +222,9 @@ def build_calls(case_folder: Path) -> int:
 
 
 def mean_shape(shapes: Sequence[Shape]) -> Shape:
-    """Means over at least one tree, as SegTreeMem Table 5 prints them."""
+    """Means over trees, as SegTreeMem Table 5 prints them. Raises ValueError where there are no trees."""
+    if not shapes:
+        raise ValueError("no tree to take a mean over")
     return Shape(**{name: fmean(getattr(own, name) for own in shapes) for name in Shape.__slots__})
 
 

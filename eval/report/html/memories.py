@@ -190,8 +190,7 @@ def _life(
     memory: str, case: Case, question: Question, gold: Gold, cases: Mapping[str, Case], files: Mapping[str, CaseFiles]
 ) -> Life | None:
     """The life of a probe; None where a read failed or is missing."""
-    reads: dict[str, Read] = {}
-    asked: dict[str, str] = {}
+    reads, asked = dict[str, Read](), dict[str, str]()
     for name, (case_id, question_id) in gold.detail["reads"].items():
         own = files.get(case_id, EMPTY)
         prediction = own.predictions.get(question_id)
@@ -217,11 +216,9 @@ def _life(
 def _put_in(case: Case, gold: Gold) -> Iterator[Turn]:
     """The turns about a probe: those that the key names, and those of the suite that say its subject or one of its values."""
     words = [gold.detail["subject"], *gold.detail["values"].values()]
-    return (
-        turn
-        for turn in case.turns
-        if turn.id in gold.detail["edits"] or ("+" in turn.id and any(holds(turn.text, word) for word in words))
-    )
+    for turn in case.turns:
+        if turn.id in gold.detail["edits"] or ("+" in turn.id and any(holds(turn.text, word) for word in words)):
+            yield turn
 
 
 def _recalled(name: str, question: str, read: Read, values: Mapping[str, str]) -> RecalledLines:

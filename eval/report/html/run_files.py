@@ -164,11 +164,8 @@ def _read_case(path: Path, efforts: Sequence[Mapping[str, Any]], *, imported: bo
 def _spent(line: Mapping[str, Any]) -> dict[str, Any]:
     names = ("tokens_in", "tokens_out", "sent", "context_tokens", "dropped_items")
     counts = {name: sum(line[name].values()) for name in ("calls", "failures", "parse_failures")}
-    return {
-        **counts,
-        **{name: line[name] for name in names},
-        "seconds": line["own_cpu_seconds"] + line["provider_seconds"],
-    }
+    seconds = line["own_cpu_seconds"] + line["provider_seconds"]
+    return {**counts, **{name: line[name] for name in names}, "seconds": seconds}
 
 
 def _curve(efforts: Sequence[Mapping[str, Any]]) -> list[list[float]]:
