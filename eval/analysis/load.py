@@ -74,9 +74,8 @@ class Plan:
     reads: int
     """Reads of each user at the read rate, in addition to those that follow writes."""
     write_rate: float
-    """Writes a second of each user."""
     read_rate: float
-    """Reads a second of each user."""
+    """Operations a second of each user."""
     patience: float
     """Seconds after a write in which its value is asked for again."""
     seconds: float
@@ -294,8 +293,7 @@ class User:
     def live(self, share: float) -> None:
         """Write and read at the rates, then ask for the values that were not recalled yet.
 
-        Args:
-            share: of the first interval, after which this user starts, so that users do not act in step; in [0, 1).
+        This user starts after a share, in [0, 1), of the first interval, so that users do not act in step.
         """
         writes = [(place / self.plan.write_rate, "write", place) for place in range(1, len(self.told))]
         reads = [((place + 0.5) / self.plan.read_rate, "read", place) for place in range(self.plan.reads)]

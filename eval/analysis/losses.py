@@ -176,8 +176,7 @@ def all_held(wanted: Collection[Target], texts: Texts) -> Held:
 def _shares(target: Target, hits: Sequence[tuple[int, str]]) -> tuple[float, float]:
     """The largest weighted share of the turn's words in a window, and that of the context where the answer's words are in it.
 
-    Args:
-        hits: positions and words, in the order of the positions.
+    The hits are positions and words, in the order of the positions.
     """
     counts: Counter[str] = Counter()
     words = context = most_words = 0.0

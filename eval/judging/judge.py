@@ -121,11 +121,7 @@ def judge_requests(
     judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0, retry: int = 0
 ) -> tuple[Request, ...]:
     """Build the requests for the verdict on an answer; with the rule `memory`, on the recalled texts. Only BEAM's and LongMemEval-V2's
-    judges may need another number than one.
-
-    Args:
-        sample: number of the repeat; requests that differ in it are separate draws.
-        retry: number of earlier replies without a verdict.
+    judges may need another number than one. Requests of another `sample` (repeat) or `retry` are separate draws.
 
     Raises:
         RunError: the judge is LongMemEval's, and the question has none of its types.

@@ -240,17 +240,12 @@ def _trials(observed: Estimate, given: float, rest: float) -> float:
     most, spread = observed.n * rest, observed.mean * (1.0 - observed.mean)
     if spread == 0.0 or not 0.0 < given < 1.0:
         return max(most, 1.0)
-    return max(min(most, given * (1.0 - given) * rest**2 * _effective(observed) / spread), 1.0)
-
-
-def _effective(observed: Estimate) -> float:
-    """Number of independent questions whose interval is as wide as the one that verdicts use; at most the number of questions."""
-    interval = preferred_interval(observed)
-    if interval is None or not 0.0 < observed.mean < 1.0:
-        return float(observed.n)
-    half = (interval.high - interval.low) / 2
-    independent = 1.96**2 * observed.mean * (1.0 - observed.mean) / max(half, 1e-6) ** 2
-    return float(min(observed.n, max(independent, 1.0)))
+    effective = float(observed.n)
+    if (interval := preferred_interval(observed)) is not None and 0.0 < observed.mean < 1.0:
+        # The number of independent questions whose interval is as wide as the one that verdicts use.
+        independent = 1.96**2 * spread / max((interval.high - interval.low) / 2, 1e-6) ** 2
+        effective = min(effective, max(independent, 1.0))
+    return max(min(most, given * (1.0 - given) * rest**2 * effective / spread), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,10 +191,7 @@ def why_not(judge: Judge, prompts: Prompts, made: Sequence[Probe]) -> str:
 
 
 def verdicts(made: Sequence[Probe], grading: Judging, *, answer_first: bool = False) -> list[ProbeVerdicts]:
-    """Let a judge grade probes; a failed call is a repeat without a verdict.
-
-    Args:
-        answer_first: also grade each probe with the answer before the reference.
+    """Let a judge grade probes, also with the answer before the reference if asked to; a failed call is a repeat without a verdict.
 
     Raises:
         EndOfRun: no further call can be made.

@@ -157,11 +157,9 @@ def product_of_means(factors: Sequence[Factor]) -> tuple[Estimate | None, Runs]:
 
 
 def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Estimate | None:
-    """A number of the memory's own report (`MemorySystem.report`).
+    """A number of the memory's own report (`MemorySystem.report`) by its key, in which dots separate nested keys (`nodes.segment`).
 
-    Args:
-        name: its key; dots separate nested keys (`nodes.segment`).
-        per: key of another number; the sum of the first is divided by the sum of the second.
+    With `per`, the key of another number, the sum of the first is divided by the sum of the second.
     """
     reports = {path.parent: read_record(path).get("memory", {}) for path in RunFolder(folder).written(COMPLETE)}
     values = {case: float(value) for case, own in reports.items() if (value := _nested(own, name)) is not None}
@@ -210,13 +208,7 @@ def coverage(folder: Path, cases: Iterable[Case], name: str) -> Estimate | None:
 
 
 def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], category: str = "") -> Estimate | None:
-    """A statistic of the data.
-
-    Args:
-        name: one of `COUNTS`, `SIZES` and `PARTS`.
-        unit: the unit rule and its settings.
-        category: with `questions`, counts only these; empty counts all.
-    """
+    """A statistic of the data: one of `COUNTS`, `SIZES` (by the unit rule) and `PARTS`; `category` counts only its `questions`."""
     histories = list(cases)
     clusters = [case.cluster or case.id for case in histories]
     if not histories:

@@ -475,8 +475,16 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     # A state that is too long for its cell, such as missing data with the command that gets it, is printed once below the grid.
     states = dict.fromkeys(each.cell for own in entries.values() for each in own if isinstance(each.cell, str))
     lines = [fitting(state, width) for state in states if cell_len(state) > LONGEST_STATE]
+    interval = (
+        " {95 % by case}, below five cases or where none differ [Wilson's on the effective number of questions], "
+        "by question for a single one"
+    )
+    lines += [f"ours: mean{interval if OURS in form else ''}; paper: the published number; {NONE}: no score."]
     compared = any(each.pair is not None and each.pair.p is not None for own in entries.values() for each in own)
-    lines += _short_legend(table, form, compared)
+    if (reference := table.reference_row) is not None and compared:
+        lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
+    abbreviated = BRIEF in form or not all(number.why_not for _, number in published_cells(table))
+    lines += [line if abbreviated else line.replace("n/c: not", "None is") for line in comparability(table)]
     lines += filter(None, [f"{_left_out(table, rows, places, above)} {elsewhere}".strip()])
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in lines))
 
@@ -552,19 +560,3 @@ def _left_out(table: Table, rows: Sequence[Row], places: Sequence[int], above: C
     parts = [f"{counted(unasked, 'row')} that nobody asked for"] if unasked else []
     parts += [f"{kinds} that the paper does not print"] if kinds else []
     return f"Not shown: {'; '.join(parts)}." if parts else ""
-
-
-def _short_legend(table: Table, form: Sequence[Field], compared: bool) -> list[str]:
-    """What the marks of a cell mean; `compared`: a printed row was tested against the reference."""
-    interval = (
-        " {95 % by case}, below five cases or where none differ [Wilson's on the effective number of questions], "
-        "by question for a single one"
-        if OURS in form
-        else ""
-    )
-    lines = [f"ours: mean{interval}; paper: the published number; {NONE}: no score."]
-    if (reference := table.reference_row) is not None and compared:
-        lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
-    if BRIEF in form or not all(number.why_not for _, number in published_cells(table)):
-        return [*lines, *comparability(table)]
-    return [*lines, *(line.replace("n/c: not", "None is") for line in comparability(table))]

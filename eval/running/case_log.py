@@ -192,9 +192,7 @@ def _as_npy(nodes: Sequence[NodeView]) -> bytes:
 def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[Ledger]:
     """Measure CPU seconds and calls of one step; save them to the logs when it ends, also when it fails; yields the step's ledger.
 
-    Args:
-        subject: unit id or question id, or empty.
-        held: entries in the memory, counted after the step.
+    `held` counts the entries in the memory after the step.
 
     Raises:
         Stopped: the user asked for a stop before the step.

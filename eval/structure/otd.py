@@ -339,7 +339,9 @@ def check_guarantee(trials: int, rng: np.random.Generator) -> Guarantee:
             rows = rng.standard_normal((int(rng.integers(4, 9)), 3))
             weights = from_vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
         else:
-            weights = _random_matrix(rng)
+            size = int(rng.integers(3, 8))
+            upper = np.triu(rng.random((size, size)), 1)
+            weights = from_matrix(upper + upper.T)
         run = otd(weights)
         earned, best = revenue(run.tree, weights), optimum(weights)
         to_optimum.append(earned / best)
@@ -347,12 +349,6 @@ def check_guarantee(trials: int, rng: np.random.Generator) -> Guarantee:
         to_bound.append(earned / (run.beta / 3 * upper_bound(weights)) if run.beta else np.inf)
     optimal, bounded = (sum(ratio < 1 - 1e-9 for ratio in ratios) for ratios in (to_promise, to_bound))
     return Guarantee(trials, optimal, bounded, float(min(to_bound)), float(min(to_optimum)))
-
-
-def _random_matrix(rng: np.random.Generator) -> Weights:
-    n = int(rng.integers(3, 8))
-    upper = np.triu(rng.random((n, n)), 1)
-    return from_matrix(upper + upper.T)
 
 
 # --- a memory's tree and others ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 from eval.structure.tree import Tree, ancestors, depths
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
-from memsys.prompts import Option, Prompts
+from memsys.prompts import Option, Prompt, Prompts
 
 Tier = Literal["easy", "hard"]
 TIERS: tuple[Tier, Tier] = ("easy", "hard")
@@ -107,18 +107,16 @@ def ask_triplets(llm: LLM, prompts: Prompts, trees: Sequence[Tree], triplets: Se
     Raises:
         ModelError: a call failed for good.
     """
-    asks = [(prompts["judge/triplet"], _fields(trees[one.tree], one)) for one in triplets]
+    asks: list[tuple[Prompt, Mapping[str, Any]]] = []
+    for one in triplets:
+        texts, ends = trees[one.tree].texts, (one.near, one.far) if one.near_first else (one.far, one.near)
+        options = [Option(label, texts[end]) for label, end in zip("AB", ends, strict=True)]
+        asks.append((prompts["judge/triplet"], {"query": texts[one.source], "options": options}))
     replies = ask_all(llm, asks, retries=1)
     return [
         None if isinstance(reply, ParseFailure) else (reply == "A") == one.near_first
         for one, reply in zip(triplets, replies, strict=True)
     ]
-
-
-def _fields(tree: Tree, one: Triplet) -> Mapping[str, Any]:
-    first, second = (one.near, one.far) if one.near_first else (one.far, one.near)
-    options = [Option("A", tree.texts[first]), Option("B", tree.texts[second])]
-    return {"query": tree.texts[one.source], "options": options}
 
 
 def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dict[tuple[Tier, str], TripletAgreement]:

@@ -201,13 +201,15 @@ def _places(every: Sequence[TableFile], own: Sequence[TableFile]) -> list[list[A
 
 
 def _set_line(own: ReadSet, every: Sequence[Scorer], blocks: int) -> dict[str, Any]:
+    dataset, cuts = own.runs[0].record.dataset, {"size": "all", "max_cases": None, "transform": "none"}
+    cut = [f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole]
     return {
         "key": own.key,
         "name": own.name,
         "questions": len(own.asked),
         "histories": len({question.cluster for question in own.asked}),
         "status": str(own.runs[0].record.data_status),
-        "cut": _cut(own.runs[0].record.dataset),
+        "cut": ", ".join(cut),
         "why": own.why,
         "scorers": [{"title": each.title, "stem": each.stem, "judge": each.is_judge} for each in every],
         "blocks": blocks,
@@ -241,12 +243,6 @@ def set_labels(sets: Sequence[RunSet], questions: Sequence[int]) -> list[str]:
         f"{label} {own.key.rpartition('-')[2]}" if labels.count(label) > 1 else label
         for label, own in zip(labels, sets, strict=True)
     ]
-
-
-def _cut(dataset: Mapping[str, Any]) -> str:
-    """Description of the cut of the data set; empty for the whole data set."""
-    cuts = {"size": "all", "max_cases": None, "transform": "none"}
-    return ", ".join(f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole)
 
 
 def _run_line(run: ReadRun, own: ReadSet, number: int, place: int, answered: int) -> dict[str, Any]:

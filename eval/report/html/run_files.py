@@ -117,11 +117,7 @@ def read_set(found: RunSet, damaged: list[str]) -> ReadSet | None:
 
 
 def _read_run(run: ReportedRun, order: Sequence[str]) -> ReadRun:
-    """Read the files of a run.
-
-    Args:
-        order: ids of the cases; empty where the data could not be read again.
-    """
+    """Read the files of a run; `order` are the ids of its cases, empty where the data could not be read again."""
     folder, spent = RunFolder(run.folder), Spent()
     purposes: dict[str, Counter[str]] = {name: Counter() for name in PURPOSES}
     cases: dict[str, CaseFiles] = {}

@@ -52,11 +52,7 @@ def scorers(runs: Sequence[ReadRun], tables: Sequence[TableFile]) -> list[Scorer
 
 
 def cells(runs: ReadSet, scorer: Scorer, reached: Sequence[Outcomes]) -> dict[int, Cell]:
-    """The cells of all runs that the scorer has scored, by the run's index in the set.
-
-    Args:
-        reached: the outcomes of each run.
-    """
+    """The cells of all runs that the scorer has scored, by the run's index in the set; `reached` are the outcomes of each run."""
     column = Column(runs.name, runs.name, scorer.title, runs.asked, scorer.aggregate)
     return {
         place: Cell(column, outcomes, (file,), repeats=scorer.repeats, read=run.scores.__getitem__)

@@ -189,12 +189,7 @@ def _evidence(case: Case, evidence: Sequence[str]) -> list[dict[str, Any]]:
 def answer_page(
     run: ReadRun, files: CaseFiles, question_id: str, question: Question | None, gold: Gold | None, texts: TextPool
 ) -> dict[str, Any]:
-    """Recall and answer of one memory.
-
-    Args:
-        files: the content of the question's case.
-        texts: collects the texts that the page names by number.
-    """
+    """Recall and answer of one memory, from the files of the question's case; `texts` collects the texts that it names by number."""
     prediction = files.predictions.get(question_id)
     if prediction is None:
         return {"outcome": "not reached"}
