@@ -88,11 +88,7 @@ class Curve:
 
 
 def curve(places: Sequence[AtBudget], clusters: Mapping[Key, str]) -> Curve | None:
-    """The curve through the budgets; None when no question is scored at all of them.
-
-    Args:
-        clusters: history of each question; questions are taken in this order.
-    """
+    """The curve through the budgets; None when no question is scored at all of them. Questions are taken in the order of `clusters`."""
     places = sorted(places, key=lambda place: place.budget)
     keys = [key for key in clusters if all(key in place.scores for place in places)]
     if not keys or not places:

@@ -13,7 +13,7 @@ import numpy as np
 
 from eval.files.fields import PER_QUESTION
 from eval.files.imported import NOT_RECORDED, recorded
-from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, metric_of
+from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, RunRecord, metric_of
 from eval.files.store import AGAIN, RunError, read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
@@ -111,16 +111,8 @@ COST_COLUMNS = (
 )
 
 TOKENS = ("tokens_in", "tokens_out", "tokens_cached")
-SUMMED = (
-    "sent",
-    *TOKENS,
-    "embedding_tokens",
-    "own_cpu_seconds",
-    "provider_seconds",
-    "provider_seconds_sum",
-    "context_tokens",
-    "dropped_items",
-)
+SECONDS = ("own_cpu_seconds", "provider_seconds", "provider_seconds_sum")
+SUMMED = ("sent", *TOKENS, "embedding_tokens", *SECONDS, "context_tokens", "dropped_items")
 COUNTED = ("calls", "failures", "parse_failures")
 """Fields of an effort line that hold counts by purpose."""
 NEEDED = ("case_id", "phase", "subject", "held", "notes", *SUMMED, *COUNTED)
@@ -136,11 +128,9 @@ class Sums(Counter[str]):
             self[name] += line[name]
         for name in COUNTED:
             self[name] += sum(line[name].values())
-        self["cut"] += sum(
-            count for name, count in line["notes"].items() if name.endswith((": cut", ": cut in thought"))
-        )
+        for name, ends in (("cut", (": cut", ": cut in thought")), ("prefix_again", PREFIX_AGAIN)):
+            self[name] += sum(count for note, count in line["notes"].items() if note.endswith(ends))
         self[BATCH_EMBEDDED] += line["notes"].get(BATCH_EMBEDDED, 0)
-        self["prefix_again"] += sum(count for name, count in line["notes"].items() if name.endswith(PREFIX_AGAIN))
         probe = line.get("roles", {}).get(PROBE, {})  # lines of earlier versions have no roles
         for name, count in probe.items():
             self[f"{PROBE}.{name}"] += count
@@ -204,7 +194,7 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None,
             of imported answers are not split by question.
         spent: the sums of the effort lines, where they have been read.
     """
-    if RunFolder(run_folder).is_imported:
+    if _record(RunFolder(run_folder)).imported:
         return _recorded_costs(run_folder)
     spent = spent or _spent(run_folder, _stamp(RunFolder(run_folder).written(EFFORTS)), questions)
     by_phase, seconds, summed_seconds = spent.by_phase(), spent.seconds, spent.summed_seconds
@@ -245,6 +235,10 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None,
         embedding_tokens=everything["embedding_tokens"],
         missing=missing,
     )
+
+
+def _record(run: RunFolder) -> RunRecord:
+    return RunRecord.of(read_record(run.file), run.file, whole=False) if run.file.is_file() else RunRecord()
 
 
 def _recorded_costs(run_folder: Path) -> Costs:
@@ -344,7 +338,7 @@ class PhaseCost:
 def phases(run_folder: Path, spent: Spent | None = None) -> list[PhaseCost]:
     """Costs of each phase of a run, in order, then of each judge; `spent` as for `costs`."""
     folder = RunFolder(run_folder)
-    discount = batch_discount((read_record(folder.file).get("made_with") if folder.file.is_file() else None) or {})
+    discount = batch_discount(_record(folder).made_with)
     by_phase = (spent or _spent(run_folder, _stamp(folder.written(EFFORTS)), None)).by_phase()
     made = [phase_cost(phase, ROLES[phase], sums, discount) for phase, sums in by_phase.items() if sums["steps"]]
     for path in folder.score_costs():
@@ -361,7 +355,7 @@ def phase_cost(phase: str, role: str, sums: Sums, discount: float) -> PhaseCost:
     probe = Usage(*(sums[f"{PROBE}.{name}"] for name in Usage._fields))
     own = Usage(*(sums[name] - asked for name, asked in zip(Usage._fields, probe, strict=True)))
     by_role = {role: own, PROBE: probe} if probe.calls else {role: own}
-    replies = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
+    replies = tuple(sums[f"{BATCHED}.{name}"] for name in TOKENS)
     batched = {role: replies, EMBEDDER: (sums[BATCH_EMBEDDED], 0, 0)}
     values: dict[str, Any] = {each.name: sums[each.name] for each in fields(PhaseCost)}
     values |= {"phase": phase, "role": role, "by_role": by_role, "batched": batched, "discount": discount}
@@ -380,10 +374,8 @@ def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
     """Cost of each priced model of a phase, and what batches saved; None where the price is unknown. Offline engines have no price."""
     used = {role: usage[1:] for role, usage in cost.by_role.items()}
     parts: list[float | None] = []
-    for factor, tokens in (
-        (1.0, {**used, EMBEDDER: (cost.embedding_tokens, 0, 0)}),
-        (cost.discount - 1.0, cost.batched),
-    ):
+    paid = {**used, EMBEDDER: (cost.embedding_tokens, 0, 0)}
+    for factor, tokens in ((1.0, paid), (cost.discount - 1.0, cost.batched)):
         priced = (prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts))
         parts += [None if usd is None else factor * usd for usd in priced]
     return parts

@@ -70,14 +70,14 @@ def compared(first: Path, second: Path, k: int) -> Fidelity:
     units = [place for place in runs[0].writes if place in runs[1].writes]
     questions = [place for place in runs[0].recalls if place in runs[1].recalls]
     if not units or not questions:
-        raise ValueError(
-            "the runs have no unit or no question in common: another unit rule, another cut, or an unfinished run"
-        )
+        why = "another unit rule, another cut, or an unfinished run"
+        raise ValueError(f"the runs have no unit or no question in common: {why}")
+    calls = [{purpose: n / len(run.writes) for purpose, n in _summed(run, "calls").items()} for run in runs]
     return Fidelity(
         tuple(_gaps(units, runs[0].histories, *(run.per_unit for run in runs))),
         tuple(_gaps(questions, runs[0].histories, *(run.per_question for run in runs))),
         (*_recall_overlaps(questions, *runs, k=k), *_stored_overlaps(*runs)),
-        (_purposes(runs[0]), _purposes(runs[1])),
+        (calls[0], calls[1]),
         (_summed(runs[0], "notes"), _summed(runs[1], "notes")),
     )
 
@@ -185,10 +185,8 @@ def _stored_overlaps(first: _Run, second: _Run) -> Iterator[Overlap]:
                 words = _words(node["text"])
                 values.append(float(any(_jaccard(words, each) >= ALIKE for each in known)))
                 clusters.append(first.histories[case])
-        yield Overlap(
-            f"texts stored by the {what} memory that the other stores alike",
-            estimate(values, clusters) if values else None,
-        )
+        title = f"texts stored by the {what} memory that the other stores alike"
+        yield Overlap(title, estimate(values, clusters) if values else None)
 
 
 def _matched(ours: Sequence[str], theirs: Sequence[str]) -> float:
@@ -208,10 +206,6 @@ def _words(text: str) -> frozenset[str]:
 def _jaccard(first: frozenset[str] | set[str], second: frozenset[str] | set[str]) -> float:
     union = first | second
     return len(first & second) / len(union) if union else 1.0
-
-
-def _purposes(run: _Run) -> dict[str, float]:
-    return {purpose: count / len(run.writes) for purpose, count in _summed(run, "calls").items()}
 
 
 def _summed(run: _Run, name: str) -> dict[str, int]:

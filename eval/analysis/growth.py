@@ -32,7 +32,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
@@ -115,14 +114,12 @@ def node_bytes(memory: MemorySystem) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DueQuestion:
-    """A question with evidence, and when it is due."""
+    """A question about an original history, due after its last evidence turn (index in the joined history, from 0)."""
 
     question: Question
     gold: Gold
     history: str
-    """The original history that the question is about."""
     due: int
-    """Index of its last evidence turn in the joined history, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +180,7 @@ class RecallWatch:
         histories: the original history of each question.
         units: all units that are written.
         services: objects that the memory uses and does not own.
-        most: maximum number of questions drawn at each size.
-        k: items of a recall that count.
-        seed: seed of the draw.
+        most, k: `Schedule.questions` and `Schedule.k`.
         answered: the run whose reader answers, and the metric of its answers; None asks no reader.
     """
 
@@ -245,22 +240,11 @@ class RecallWatch:
         kept = [pair for pair in scored if pair[0].question.id in first]
         scores = self._scores(drawn)
         recalled = [float(sum(len(item.text.encode(errors="replace")) for item in r.items)) for _, r in drawn]
-        self.holdings.append(
-            Holding(
-                n,
-                self._reached[n - 1] + 1,
-                object_bytes(memory, self._services),
-                node_bytes(memory),
-                len(self._drawn),
-                len(first),
-                len(self._recalls) - len(scored),
-                scores.count(None),
-                _sample(drawn, [self._covered(probe, recall) for probe, recall in drawn]),
-                _sample(kept, [self._covered(probe, recall) for probe, recall in kept]),
-                _sample(drawn, recalled, shares=False),
-                _sample(drawn, scores),
-            )
-        )
+        samples = [_sample(pairs, [self._covered(*pair) for pair in pairs]) for pairs in (drawn, kept)]
+        samples += [_sample(drawn, recalled, shares=False), _sample(drawn, scores)]
+        held = object_bytes(memory, self._services), node_bytes(memory)
+        counts = len(self._drawn), len(first), len(self._recalls) - len(scored), scores.count(None)
+        self.holdings.append(Holding(n, self._reached[n - 1] + 1, *held, *counts, *samples))
         self._recalls = []
 
     def _scores(self, read: Sequence[tuple[DueQuestion, Recall]]) -> list[float | None]:
@@ -330,15 +314,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> Exponent | None
     return Exponent(slope, around(slope, Sampling(error, freedom)) if freedom > 0 and error > 1e-9 else None)
 
 
-FIELDS = (
-    "own_cpu_seconds",
-    "provider_seconds",
-    "calls",
-    "tokens_in",
-    "tokens_out",
-    "embedding_calls",
-    "embedding_tokens",
-)
+FIELDS = "own_cpu_seconds provider_seconds calls tokens_in tokens_out embedding_calls embedding_tokens".split()
 """The parts of a cost; seconds, calls and tokens."""
 KINDS = ("one_more", "consolidation", "cumulative", "read")
 """Subjects of the lines of a size."""
@@ -425,11 +401,7 @@ def growth_file(run: Run, dataset: str, schedule: Schedule) -> Path:
 
 
 def measure(
-    run: Run,
-    dataset: str,
-    schedule: Schedule,
-    scorer: Scorer | None = None,
-    on_unit: Callable[[], None] = lambda: None,
+    run: Run, dataset: str, schedule: Schedule, scorer: Scorer | None = None, on_unit: Callable[[], None] = lambda: None
 ) -> str:
     """Build a run's memory once over the data set and return its costs as CSV.
 
@@ -481,9 +453,8 @@ def long_history(cases: Sequence[Case], unit: dict[str, Any], size: int) -> tupl
         if len(units) >= size:
             names = [each.cluster or each.id for each in taken for _ in each.questions]
             return join(taken, "growth"), names, units[:size]
-    raise RunError(
-        f"sizes: the data set holds {len(units)} units, {size} are asked for; choose smaller sizes or more data"
-    )
+    few = f"the data set holds {len(units)} units, {size} are asked for"
+    raise RunError(f"sizes: {few}; choose smaller sizes or more data")
 
 
 def build(
@@ -494,34 +465,28 @@ def build(
     watch: RecallWatch | None = None,
 ) -> Iterator[Effort]:
     """Write all units; at each size consolidate, read the questions, then the questions of `watch`. Yields one effort line per step."""
+
+    def measured(phase: str, subject: str, step: Callable[..., object], *given: object) -> Effort:
+        started = time.thread_time()
+        with metering() as ledger:
+            step(*given)
+        own = max(0.0, time.thread_time() - started - ledger.service_cpu)
+        return effort("growth", phase, subject, memory.held, ledger, own)
+
     for position, unit in enumerate(units, 1):
-        yield _measured(memory, "write", unit.id, partial(write_unit, memory, units, position - 1))
+        yield measured("write", unit.id, write_unit, memory, units, position - 1)
         if position in sizes:
-            yield _measured(memory, "consolidate", str(position), memory.consolidate)
+            yield measured("consolidate", str(position), memory.consolidate)
             for question in questions:
-                yield _measured(memory, "read", question.id, partial(memory.read, question))
+                yield measured("read", question.id, memory.read, question)
             if watch is not None:
                 for probe in watch.due(position):
-                    yield _measured(memory, "read", probe.question.id, partial(watch.read, memory, probe))
+                    yield measured("read", probe.question.id, watch.read, memory, probe)
                 watch.note(memory, position)
 
 
-def _measured(memory: MemorySystem, phase: str, subject: str, step: Callable[[], object]) -> Effort:
-    started = time.thread_time()
-    with metering() as ledger:
-        step()
-    own = max(0.0, time.thread_time() - started - ledger.service_cpu)
-    return effort("growth", phase, subject, memory.held, ledger, own)
-
-
 def costs_at(lines: Sequence[Effort], rebuilds: bool, window: int) -> list[Cost]:
-    """Costs at each consolidation.
-
-    Args:
-        lines: effort of every step, in order.
-        rebuilds: whether one more unit makes the memory consolidate everything again.
-        window: the cost of a write is the mean over this many writes before the size.
-    """
+    """Costs at each consolidation, from the effort of every step in order; `rebuilds` as in `Cost`, `window` as in `Schedule`."""
     costs: list[Cost] = []
     writes: list[np.ndarray] = []
     cumulative = np.zeros(len(FIELDS))

@@ -25,7 +25,7 @@ from data_loaders.schema import Case, Gold, Question, Unit
 from eval.files.run_folder import RunFolder, read_predictions
 from eval.files.store import RunError
 from eval.running.loop import run_all
-from eval.running.run import Run, no_rehearsal
+from eval.running.run import Run, layers, no_rehearsal
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.protocol import Completion, Request
 
@@ -84,17 +84,15 @@ def check(run: Run, threads: int | None = None) -> Report:
     watching: dict[str, Any] = {name: _Watched(getattr(run.services, name), watch) for name in searched}
     services = replace(run.services, **watching)
     build = watched(run.build, watch)
-    run_all(
-        [replace(run, cases=cases, build=build, services=services, rehearse=no_rehearsal, shared="")], threads=threads
-    )
+    alone = replace(run, cases=cases, build=build, services=services, rehearse=no_rehearsal, shared="")
+    run_all([alone], threads=threads)
     for path in sorted(each for each in run.folder.rglob("*") if each.is_file()):
         watch.look("files", path.read_bytes().decode("latin-1"))
     answered = [each for case in RunFolder(run.folder).cases() for each in read_predictions(case).values()]
     failed = [each.error for each in answered if each.outcome == "error"]
     if failed and not watch.leaks:
-        raise RunError(
-            f"{len(failed)} of {len(answered)} questions ended in an error, so the search is incomplete: {min(failed)}"
-        )
+        ended = f"{len(failed)} of {len(answered)} questions ended in an error"
+        raise RunError(f"{ended}, so the search is incomplete: {min(failed)}")
     return Report(dict(watch.looked), tuple(sorted(watch.leaks)), sum(count for _, count in made))
 
 
@@ -123,12 +121,10 @@ def _marked_gold(gold: Gold, where: str) -> Gold:
 
 def watched(build: Callable[..., MemorySystem], watch: Watch) -> Callable[..., MemorySystem]:
     """The same build of a memory; its methods show their arguments to `watch`."""
-    target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
-    assert isinstance(target, type), "a memory is built by its class"
-    return partial(_watched_class(target, watch), **given)
+    memory: type[MemorySystem]
+    memory, given = next(layers(build))
+    assert isinstance(memory, type), "a memory is built by its class"
 
-
-def _watched_class(memory: type[MemorySystem], watch: Watch) -> type[MemorySystem]:
     def construct(self: MemorySystem, **given: Any) -> None:
         watch.look("constructed", repr(given))
         memory.__init__(self, **given)
@@ -148,7 +144,7 @@ def _watched_class(memory: type[MemorySystem], watch: Watch) -> type[MemorySyste
     methods = {"__init__": construct, "write": write, "end_session": end_session, "read": read}
     # The run reads the signature to know which services the memory takes.
     names = {"__signature__": inspect.signature(memory), "__module__": memory.__module__, "__doc__": memory.__doc__}
-    return type(memory.__name__, (memory,), {**names, **methods})
+    return partial(type(memory.__name__, (memory,), {**names, **methods}), **given)
 
 
 class _Watched:

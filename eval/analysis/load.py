@@ -74,9 +74,8 @@ class Plan:
     reads: int
     """Reads of each user at the read rate, in addition to those that follow writes."""
     write_rate: float
-    """Writes a second of each user."""
     read_rate: float
-    """Reads a second of each user."""
+    """Operations a second of each user."""
     patience: float
     """Seconds after a write in which its value is asked for again."""
     seconds: float
@@ -190,12 +189,7 @@ def _history(run: Run, first: int, writes: int) -> tuple[Case, list[Unit]]:
 
 
 def _level(
-    run: Run,
-    plan: Plan,
-    count: int,
-    histories: Sequence[tuple[Case, list[Unit]]],
-    owners: dict[str, str],
-    salt: str,
+    run: Run, plan: Plan, count: int, histories: Sequence[tuple[Case, list[Unit]]], owners: dict[str, str], salt: str
 ) -> Level:
     total, over = LoadCounts(), threading.Event()
     size, cpu = _size(), _cpu()
@@ -250,12 +244,10 @@ def _subject(place: int) -> str:
 def _told(salt: str, name: str, placed: tuple[int, Unit]) -> tuple[Unit, Question, str]:
     """A unit with its value written into it, the question for the value, and the value."""
     place, unit = placed
-    value, last = value_of(salt, name, place), unit.turns[-1]
-    said = f"{last.text} The password of the {_subject(place)} is {value}."
+    value, last, password = value_of(salt, name, place), unit.turns[-1], f"password of the {_subject(place)}"
+    said = f"{last.text} The {password} is {value}."
     told = replace(unit, turns=(*unit.turns[:-1], replace(last, text=said)))
-    asked = Question(
-        f"value-{place}", f"What is the password of the {_subject(place)}?", time=unit.time, time_text=unit.time_text
-    )
+    asked = Question(f"value-{place}", f"What is the {password}?", time=unit.time, time_text=unit.time_text)
     return told, asked, value
 
 
@@ -301,8 +293,7 @@ class User:
     def live(self, share: float) -> None:
         """Write and read at the rates, then ask for the values that were not recalled yet.
 
-        Args:
-            share: of the first interval, after which this user starts, so that users do not act in step; in [0, 1).
+        This user starts after a share, in [0, 1), of the first interval, so that users do not act in step.
         """
         writes = [(place / self.plan.write_rate, "write", place) for place in range(1, len(self.told))]
         reads = [((place + 0.5) / self.plan.read_rate, "read", place) for place in range(self.plan.reads)]
@@ -324,8 +315,8 @@ class User:
                 self.tally.seconds["behind"].append(max(0.0, time.perf_counter() - due))
                 if kind == "write":
                     self._write(place)
-                else:
-                    self._read(self._asked_for(place))
+                else:  # the value that waits longest, else all in turn
+                    self._read(next(iter(self._awaited()), self._known[place % len(self._known)]))
             while (waited := self._awaited()) and self._slept_until(time.perf_counter() + 1 / self.plan.read_rate):
                 if time.perf_counter() >= end:
                     break
@@ -375,11 +366,6 @@ class User:
             began = self._pending.pop(place)
             if place:
                 self.tally.seconds["lag"].append(ended - began)
-
-    def _asked_for(self, number: int) -> int:
-        """The index of the value that a read at the rate asks for: the one that waits longest, else all in turn."""
-        waited = self._awaited()
-        return waited[0] if waited else self._known[number % len(self._known)]
 
     def _awaited(self) -> list[int]:
         """Indexes of the values that are still asked for, the oldest first."""

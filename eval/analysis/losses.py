@@ -113,22 +113,14 @@ def targets(case: Case, question: Question, gold: Gold) -> list[Target]:
     """The evidence turns of a question; none where the data set names none that exist."""
     weigh, turns = weights(case.turns), {turn.id: turn for turn in case.turns}
     asked, answer = _content(question.text), _content(gold.answers[0]) if gold.answers else frozenset()
-    return [_target(turns[each], asked, answer, weigh) for each in gold.evidence if each in turns]
-
-
-def _target(turn: Turn, asked: frozenset[str], answer: frozenset[str], weigh: Callable[[str], float]) -> Target:
-    words, length = _content(turn.text), len(stems(turn.text))
-    beside = words - answer or asked - answer
-    return Target(
-        turn.id,
-        words,
-        tuple(each for each in (answer, answer & words) if each),
-        (words | asked) - answer,
-        sum(map(weigh, words)),
-        sum(map(weigh, beside)),
-        max(2 * length, LEAST_WINDOW) if len(words) >= LEAST_WORDS else length + 1,
-        weigh,
-    )
+    made = []
+    for turn in (turns[each] for each in gold.evidence if each in turns):
+        words, length = _content(turn.text), len(stems(turn.text))
+        answers, context = tuple(each for each in (answer, answer & words) if each), (words | asked) - answer
+        total, beside = sum(map(weigh, words)), sum(map(weigh, words - answer or asked - answer))
+        window = max(2 * length, LEAST_WINDOW) if len(words) >= LEAST_WORDS else length + 1
+        made.append(Target(turn.id, words, answers, context, total, beside, window, weigh))
+    return made
 
 
 @lru_cache(maxsize=4)
@@ -184,8 +176,7 @@ def all_held(wanted: Collection[Target], texts: Texts) -> Held:
 def _shares(target: Target, hits: Sequence[tuple[int, str]]) -> tuple[float, float]:
     """The largest weighted share of the turn's words in a window, and that of the context where the answer's words are in it.
 
-    Args:
-        hits: positions and words, in the order of the positions.
+    The hits are positions and words, in the order of the positions.
     """
     counts: Counter[str] = Counter()
     words = context = most_words = 0.0
@@ -226,17 +217,8 @@ def _content(text: str) -> frozenset[str]:
 
 # --- the steps ----------------------------------------------------------------------------------------------------------
 
-STEPS = (
-    "gold errors",
-    "abstention",
-    "reader",
-    "not stored",
-    "not found",
-    "cut by the budget",
-    "misread",
-    "unknown",
-)
 SHARES = ("gold errors", "abstention", "reader")
+STEPS = (*SHARES, "not stored", "not found", "cut by the budget", "misread", "unknown")
 """Steps whose losses are shares; those of the others are paired differences of two answers' scores, which gains make negative."""
 FINE = ("CORRECT", "WRONG_CITATION")
 """Labels of an audit that leave the gold answer right."""
@@ -293,14 +275,9 @@ def _step(reached: Reached) -> str:
 
 
 def reach(evidence: Collection[Target], nodes: Texts | None, recalled: Texts, shown: Texts) -> Reached | None:
-    """Decide whether the evidence turns of a question were stored, recalled and shown; None without evidence.
+    """Decide whether the evidence turns of a question were stored, recalled and shown to the reader; None without evidence.
 
-    A text that was shown was also recalled, and a text that was recalled was also stored.
-
-    Args:
-        nodes: the texts that the memory holds; None when the run saved none, and then storage is unknown.
-        recalled: the recalled texts.
-        shown: the part of them that the reader's prompt had.
+    A text that was shown was also recalled, and a text that was recalled was also stored. Without `nodes` storage is unknown.
     """
     if not evidence:
         return None
@@ -370,12 +347,14 @@ def losses_of(
         RunError: no question of the run has a score from the evidence, or a file is damaged.
     """
     if ours and not ours.keys() & theirs.keys():
-        raise RunError(
-            f"the run of {EVIDENCE} has no score of a question of {run}; run it on the same data, and score it alike"
-        )
+        none = f"the run of {EVIDENCE} has no score of a question of {run}"
+        raise RunError(f"{none}; run it on the same data, and score it alike")
     for case in cases:
         folder = RunFolder(run).case(case.id)
-        nodes = _nodes(folder / NODES)
+        nodes = None  # the memory does not show its nodes; that of an empty one is an empty file
+        if (folder / NODES).is_file():
+            lines = read_lines(folder / NODES, fields=("text", "sources"))
+            nodes = Texts(Text(node["text"], frozenset(node["sources"])) for node in lines)
         predictions, items = read(folder) if read else (read_predictions(folder), read_items(folder))
         for question, gold in case.questions:
             key = (case.id, question.id)
@@ -387,15 +366,6 @@ def losses_of(
             got = reach(targets(case, question, gold), nodes, Texts(map(_text, recalled)), shown)
             lost = loss_of(ours[key], theirs.get(key), gold, got)
             yield Loss(case.cluster or case.id, question.id, gold.category, ours[key], lost)
-
-
-def _nodes(path: Path) -> Texts | None:
-    """The texts that a memory holds; None where it does not show its nodes (an empty memory has an empty list)."""
-    if not path.is_file():
-        return None
-    return Texts(
-        Text(node["text"], frozenset(node["sources"])) for node in read_lines(path, fields=("text", "sources"))
-    )
 
 
 def _text(item: Item, whole: bool = True) -> Text:
@@ -414,8 +384,6 @@ def shown_estimate(mean: Estimate) -> str:
 
 def as_json(title: str, fall: Waterfall) -> dict[str, Any]:
     """The waterfall as the HTML report reads it: the loss of each step, and the remaining score."""
-    steps = [
-        {"name": step, "value": round(mean.mean, 6), "note": shown_estimate(mean)} for step, mean in fall.steps.items()
-    ]
-    left = {"name": "score", "value": round(fall.score.mean, 6), "note": shown_estimate(fall.score)}
-    return {"title": title, "unit": f"share of {fall.score.n} questions", "steps": [*steps, left]}
+    parts = {**fall.steps, "score": fall.score}
+    steps = [{"name": name, "value": round(own.mean, 6), "note": shown_estimate(own)} for name, own in parts.items()]
+    return {"title": title, "unit": f"share of {fall.score.n} questions", "steps": steps}

@@ -135,11 +135,11 @@ def _add(file: _File, line: bytes) -> None:
 
 def _judge(path: Path) -> str:
     """The role of a judge: the name of the model behind its effort file, from the settings file next to it."""
+    settings = path.with_name(path.name.replace(COSTS, ".json"))
     try:
-        settings = read_record(path.with_name(path.name.replace(COSTS, ".json")))
+        return f"judge {read_record(settings).get('model_name', 'unknown')}"
     except (OSError, RunError):
         return "judge unknown"
-    return f"judge {settings.get('model_name', 'unknown')}"
 
 
 def _changed(path: Path) -> float:

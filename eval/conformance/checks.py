@@ -53,11 +53,10 @@ class ConformanceResult:
 
 
 def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> ConformanceResult:
-    """Write the canaries through a memory's own interface and check what it returns.
+    """Write the canaries through a memory's own interface, with its unit rule, and check what it returns.
 
     Args:
         make: builds a fresh memory for a case.
-        unit: the unit rule of the memory.
         patience: seconds to wait for another program's late index, to distinguish a late canary from one that was never stored.
 
     Raises:
@@ -123,9 +122,8 @@ def _later(
         time.sleep(min(0.2, patience / 5))
         recalls = _ask(memory, CANARIES)
     if late := [canary for canary in first if canary not in _unanswered(recalls)]:
-        verdict.faults["index late"] = (
-            f"found {time.monotonic() - started:.1f} s after the memory was ready: {_words(late)}"
-        )
+        after = f"{time.monotonic() - started:.1f} s after the memory was ready"
+        verdict.faults["index late"] = f"found {after}: {_words(late)}"
     return recalls
 
 
@@ -140,26 +138,19 @@ def _name_losses(recalls: Mapping[str, Recall], verdict: ConformanceResult) -> N
     if not any(recall.items or recall.answer for recall in recalls.values()):
         verdict.faults.setdefault("empties", "nothing is recalled for any question")
     elif lost and "empties" not in verdict.faults:
-        own = all(canary.own for canary in lost) and len(lost) == sum(canary.own for canary in CANARIES)
-        verdict.faults["own text not stored" if own else "failures reported as success"] = (
-            f"never found: {_words(lost)}"
-        )
+        own = lost == [canary for canary in CANARIES if canary.own]
+        name = "own text not stored" if own else "failures reported as success"
+        verdict.faults[name] = f"never found: {_words(lost)}"
 
 
 def _look_at_texts(recalls: Mapping[str, Recall], verdict: ConformanceResult) -> None:
     """Check dates, speakers and order of the canaries that are shown."""
     texts = _texts(recalls.values())
     shown = [(canary, [text for text in texts if canary.word in text]) for canary in CANARIES]
-    undated = [canary for canary, own in shown if own and not any(shows_date(text, canary) for text in own)]
-    unnamed = [canary for canary, own in shown if own and not any(canary.speaker in text for text in own)]
-    if undated:
+    if undated := [canary for canary, own in shown if own and not any(shows_date(text, canary) for text in own)]:
         verdict.faults["dates dropped"] = f"without a date: {_words(undated)}"
-    if unnamed:
+    if unnamed := [canary for canary, own in shown if own and not any(canary.speaker in text for text in own)]:
         verdict.faults["speaker lost"] = f"without a speaker: {_words(unnamed)}"
-    _look_at_order(texts, verdict)
-
-
-def _look_at_order(texts: Sequence[str], verdict: ConformanceResult) -> None:
     together = 0
     for text in texts:
         for session in HISTORY.sessions:
@@ -259,9 +250,8 @@ def _found(memory: MemorySystem, canaries: Sequence[Canary]) -> list[str]:
 
 def _texts(recalls: Iterable[Recall]) -> list[str]:
     """Recalled texts, and the answers of memories that answer questions themselves."""
-    return [
-        text for recall in recalls for text in (*(item.text for item in recall.items), *filter(None, [recall.answer]))
-    ]
+    shown = ((*(item.text for item in recall.items), *filter(None, [recall.answer])) for recall in recalls)
+    return [text for own in shown for text in own]
 
 
 def _ids(recall: Recall) -> list[tuple[str, str]]:

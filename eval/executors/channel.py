@@ -29,8 +29,6 @@ from memsys.llm.secrets import scrub
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingBatch:
-    """Texts to embed."""
-
     texts: tuple[str, ...]
     query: bool
 
@@ -76,10 +74,8 @@ class CallClient:
     """A worker's connection to the driver; calls and answers are messages of it."""
 
     def __init__(self, send: Callable[[Ask], None]) -> None:
-        self._send = send
-        self._numbers = itertools.count()
+        self._send, self._numbers, self._lock = send, itertools.count(), threading.Lock()
         self._open: dict[int, Future[Reply]] = {}
-        self._lock = threading.Lock()
 
     def ask(self, service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
         """Send a call; the future ends with the driver's answer."""

@@ -30,20 +30,15 @@ from eval.executors.worker import Cells, Environment, Ready, Template, package_f
 from eval.files.provenance import PACKAGES, own_modules
 from eval.files.store import RunError
 from eval.running.failures import FATAL_ERRNOS
-from eval.running.run import OnAnswer, OnProgress
+from eval.running.run import OnAnswer, OnProgress, layers
 from eval.running.work import Build, Executor
 from memsys.llm import network, stopping
 from memsys.llm.secrets import redact
 
 
 def packed(messages: Any) -> bytes:
-    """Messages as bytes."""
+    """Messages as bytes, for `ForkingPickler.loads` in a process of this run."""
     return bytes(ForkingPickler.dumps(messages))
-
-
-def unpacked(content: bytes) -> Any:
-    """Messages from the bytes of a process of this run."""
-    return ForkingPickler.loads(content)
 
 
 def drained(queue: SimpleQueue[Any]) -> list[Any]:
@@ -71,9 +66,7 @@ class ClusterWorker:
 
     def take(self, messages: bytes, *templates: bytes) -> None:
         """Handle messages of the driver, templates first."""
-        for content in templates:
-            self._cells.take(unpacked(content))
-        for message in unpacked(messages):
+        for message in (*map(ForkingPickler.loads, templates), *ForkingPickler.loads(messages)):
             self._cells.take(message)
 
     def hear(self) -> bytes:
@@ -116,19 +109,9 @@ def _run(
     workers: int | None,
     threads: int,
 ) -> None:
-    builds = [run.build for cell in cells for run in cell.runs]
-    connect(address, own_modules({name for build in builds for name in _modules(build)}))
+    targets = {target for cell in cells for run in cell.runs for target, _ in layers(run.build)}
+    connect(address, own_modules({target.__module__ for target in targets}))
     work_on(cells, on_progress, on_answer, _Cluster(address, workers), threads)
-
-
-def _modules(build: Any) -> Iterator[str]:
-    """Modules of a memory's class and of the memories that it wraps."""
-    if isinstance(build, partial):
-        yield build.func.__module__
-        for value in build.keywords.values():
-            yield from _modules(value)
-    elif isinstance(build, type):
-        yield build.__module__
 
 
 # --- connecting -----------------------------------------------------------------------------------------------------------
@@ -239,11 +222,8 @@ def _hint(address: str, error: Exception) -> str:
         return "; if it asks for a token, set RAY_AUTH_MODE=token here, and give this machine the one of the cluster (ray get-auth-token)"
     if "ersion mismatch" in text:
         return " (install the same versions on this machine and on the cluster)"
-    if (
-        address != "local"
-        and not address.startswith("ray://")
-        and (isinstance(error, ConnectionError) or "raylet" in text)
-    ):
+    inside = address != "local" and not address.startswith("ray://")
+    if inside and (isinstance(error, ConnectionError) or "raylet" in text):
         return "; a machine outside of the cluster connects with ray.address=ray://head:10001"
     return ""
 
@@ -387,7 +367,7 @@ class _Cluster:
         for call in arrived:
             worker = by_call[call]
             try:
-                messages = unpacked(ray.get(call))
+                messages = ForkingPickler.loads(ray.get(call))
             except (ray.exceptions.RayError, ConnectionError) as error:
                 yield worker, worker.died(error)
                 continue

@@ -13,14 +13,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 from eval.executors.case_files import collected, commit
 from eval.executors.channel import Ask, ServiceHost, runs_anywhere
-from eval.executors.worker import Done, Order, Ready, Steps, Template, template
+from eval.executors.worker import Done, Order, Ready, Steps, Template, is_asked
 from eval.files.records import Prediction
-from eval.files.run_folder import read_predictions
+from eval.files.run_folder import RunRecord, read_predictions
 from eval.files.store import RunError
 from eval.running.case import answered_case, fail_case, report_kept
 from eval.running.run import OnAnswer, OnProgress, Run
@@ -42,12 +43,11 @@ FAREWELL_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Job:
-    """A cell that is waiting or being worked on."""
+    """A cell that is waiting or being worked on; `deaths` is the number of workers that died while they worked on it."""
 
     number: int
     cell: Build
     deaths: int = 0
-    """Number of workers that died while they worked on it."""
     started: float = 0.0
     case_id: str = ""
     """Set when the job is handed out: reading it may parse the case again."""
@@ -71,7 +71,13 @@ class Jobs:
 
     def next(self) -> Job:
         """The job with the most work; a job that lost its worker comes before all others. It stays in the queue until `take`."""
-        return max(self.waiting, key=self._priority)
+
+        def priority(job: Job) -> tuple[bool, bool, float]:
+            build = job.cell.group
+            guess = self.rates.get(build, max(self.rates.values(), default=1.0))
+            return job.deaths > 0, build not in self.begun, guess * job.cell.size
+
+        return max(self.waiting, key=priority)
 
     def take(self, job: Job) -> None:
         """Remove a job from the queue."""
@@ -82,11 +88,6 @@ class Jobs:
         """Record the seconds of a finished job."""
         rate = seconds / max(1, job.cell.size)
         self.rates[job.cell.group] = max(rate, self.rates.get(job.cell.group, 0.0))
-
-    def _priority(self, job: Job) -> tuple[bool, bool, float]:
-        build, size = job.cell.group, job.cell.size
-        guess = self.rates.get(build, max(self.rates.values(), default=1.0))
-        return job.deaths > 0, build not in self.begun, guess * size
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +157,7 @@ class Transport(Protocol):
 
 
 def work_on(
-    cells: Sequence[Build],
-    on_progress: OnProgress,
-    on_answer: OnAnswer,
-    transport: Transport,
-    threads: int,
+    cells: Sequence[Build], on_progress: OnProgress, on_answer: OnAnswer, transport: Transport, threads: int
 ) -> None:
     """Work on all cells with the workers of a transport.
 
@@ -251,12 +248,10 @@ class _Driver:
         worker.jobs[job.number] = job
         case, run = job.cell.case(), job.cell.runs[0]
         asked = frozenset(question.id for question, _ in case.questions if run.questions(case.id, question.id))
-        order = Order(job.number, numbers, case, asked)
         job.case_id = case.id
-        job.before = tuple(read_predictions(run.case_folder(job.case_id)) for run in job.cell.runs)
-        if not self._transport.shares_disk:
-            order = replace(order, files=collected(job.cell.runs, job.case_id))
-        worker.send(order)
+        job.before = tuple(read_predictions(run.case_folder(case.id)) for run in job.cell.runs)
+        files = None if self._transport.shares_disk else collected(job.cell.runs, case.id)
+        worker.send(Order(job.number, numbers, case, asked, files))
 
     def _template(self, worker: Worker, run: Run) -> int:
         """The number of a run's template; the template is sent to the worker if it does not have it."""
@@ -330,22 +325,20 @@ class _Driver:
         Raises:
             RunError: for too long, workers have died before they had started, and none works.
         """
-        for_long = self._failed_starts[-1] - self._failed_starts[0] >= self._transport.patience
-        if (
-            len(self._failed_starts) >= MOST_FAILED_STARTS
-            and for_long
-            and not any(worker.ready for worker in self._workers)
-        ):
+        often, starts = len(self._failed_starts) >= MOST_FAILED_STARTS, self._failed_starts
+        for_long = starts[-1] - starts[0] >= self._transport.patience
+        if often and for_long and not any(worker.ready for worker in self._workers):
             raise RunError(f"worker processes do not start: the last one {died.how}; use executor=threads")
 
 
 def _sendable_run(desk: ServiceHost, run: Run) -> Run:
-    """The run as workers get it.
+    """The run as workers get it, without its cases, questions and record: they do not need them, and they may not be sendable.
 
     Raises:
         RunError: something of it cannot be sent to another process.
     """
-    sent = replace(template(run), services=desk.stand_ins(run.services))
+    bare = replace(run, cases=(), sizes=(), questions=partial(is_asked, frozenset()), record=RunRecord())
+    sent = replace(bare, services=desk.stand_ins(run.services))
     try:
         ForkingPickler.dumps(sent)
     except Exception as error:

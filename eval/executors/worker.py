@@ -23,7 +23,6 @@ from data_loaders.schema import Case
 from eval.executors.case_files import Files, collected, placed
 from eval.executors.channel import CallClient, Reply, open_post, sendable
 from eval.files.provenance import PACKAGES, versions
-from eval.files.run_folder import RunRecord
 from eval.running.case import run_case
 from eval.running.cells import CellQueue, OpenCell
 from eval.running.loop import allow_files
@@ -56,22 +55,15 @@ class Environment:
 
 
 def this_home(address: str = "") -> Environment:
-    """The environment of this process.
-
-    Args:
-        address: address of the machine, where it is known.
-    """
+    """The environment of this process; `address` is that of the machine, where it is known."""
     name = socket.gethostname()
     python = ".".join(platform.python_version_tuple()[:2])
-    return Environment(f"{name} ({address})" if address else name, {"Python": python, **versions("ray")}, _source())
-
-
-def _source() -> str:
     hashed = hashlib.sha256()
-    for folder in (package_folder(name) for name in PACKAGES):
+    for folder in map(package_folder, PACKAGES):
         for path in sorted(folder.rglob("*.py")):
             hashed.update(path.relative_to(folder.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return hashed.hexdigest()
+    machine, used = f"{name} ({address})" if address else name, {"Python": python, **versions("ray")}
+    return Environment(machine, used, hashed.hexdigest())
 
 
 def package_folder(name: str) -> Path:
@@ -105,12 +97,7 @@ class Order:
     """The case's files so far, for each run; None where the worker writes into the run folders."""
 
 
-def template(run: Run) -> Run:
-    """A run without its cases, questions and record: a worker does not need them, and they may not be sendable."""
-    return replace(run, cases=(), sizes=(), questions=partial(_is_asked, frozenset()), record=RunRecord())
-
-
-def _is_asked(asked: frozenset[str], case_id: str, question_id: str) -> bool:
+def is_asked(asked: frozenset[str], case_id: str, question_id: str) -> bool:
     return question_id in asked
 
 
@@ -185,7 +172,7 @@ class Cells:
         try:
             from threadpoolctl import threadpool_limits
 
-            asks = partial(_is_asked, order.asked)
+            asks = partial(is_asked, order.asked)
             templates = [self._templates[number] for number in order.runs]
             alone = [replace(run, cases=(order.case,), sizes=(1,), questions=asks) for run in templates]
             with placed(alone, order.case.id, order.files) as runs:
@@ -222,12 +209,7 @@ class _Pipe:
 
 
 def prepare(files: int, network_forbidden: bool) -> None:
-    """Prepare this process for cells.
-
-    Args:
-        files: files that the cells may have open.
-        network_forbidden: as in the driver.
-    """
+    """Prepare this process for cells that may have `files` files open; the network is forbidden as in the driver."""
     register_environment()
     forbid_network(network_forbidden)
     prepare_for_many_calls()
@@ -235,13 +217,7 @@ def prepare(files: int, network_forbidden: bool) -> None:
 
 
 def work(connection: Connection, slots: int, files: int, network_forbidden: bool) -> None:
-    """Run the main loop of a worker process.
-
-    Args:
-        connection: the connection to the driver.
-        slots: cells that are worked on at once.
-        files, network_forbidden: as for `prepare`.
-    """
+    """Run the main loop of a worker process, which works on `slots` cells at once; the others as for `prepare`."""
     # The terminal sends Ctrl-C to every process. The driver decides when its workers end, and kills them.
     for name in ("SIGINT", "SIGHUP"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)

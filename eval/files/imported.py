@@ -6,7 +6,7 @@ are in `recorded.jsonl` of each case. Every other cost is `NOT_RECORDED`, never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,7 @@ def described(facts: Mapping[str, Any]) -> str:
     parts += [f"licence {facts['licence'] or NOT_RECORDED}"]
     parts += [f"from {facts['source']}"] if facts.get("source") else []
     count = f"{facts['joined']} of {facts['answers']} answers joined"
-    if facts.get("mismatches"):
-        count += f", {len(facts['mismatches'])} not: {_first(facts['mismatches'])}"
+    if mismatches := facts.get("mismatches"):
+        count += f", {len(mismatches)} not: {'; '.join(mismatches[:2])}"
+        count += f"; and {len(mismatches) - 2} more ({RUN})" if len(mismatches) > 2 else ""
     return "; ".join([*parts, count])
-
-
-def _first(mismatches: Sequence[str], shown: int = 2) -> str:
-    rest = len(mismatches) - shown
-    return "; ".join(mismatches[:shown]) + (f"; and {rest} more ({RUN})" if rest > 0 else "")

@@ -14,7 +14,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -68,7 +68,18 @@ def _source_of(path: Path, written: int, size: int) -> Source:
         tree = ast.parse(text)
     except SyntaxError:  # it cannot be imported by this version of Python, either
         return Source(text, ())
-    return Source(code_of(tree), tuple(_imports(tree)))
+    imports: list[str] = []
+    blocks: list[Any] = [tree]
+    for part in blocks:  # statements hold statements: expressions, which are most of a tree, are passed over
+        if isinstance(part, ast.Import):
+            imports += [alias.name for alias in part.names]
+        elif isinstance(part, ast.ImportFrom):
+            dots, name = "." * part.level, part.module or ""
+            imports += [dots + name, *(f"{dots}{name}{'.' * bool(name)}{alias.name}" for alias in part.names)]
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            inner = getattr(part, field, ())
+            blocks += inner if isinstance(inner, list) else ()
+    return Source(code_of(tree), tuple(imports))
 
 
 def code_of(part: Any) -> str:
@@ -217,23 +228,7 @@ def _installed(path: Path | None) -> bool:
     return path is not None and bool({"site-packages", "dist-packages"} & set(path.parts))
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
-    blocks: list[Any] = [tree]
-    for part in blocks:  # statements hold statements: expressions, which are most of a tree, are passed over
-        if isinstance(part, ast.Import):
-            yield from (alias.name for alias in part.names)
-        elif isinstance(part, ast.ImportFrom):
-            dots, name = "." * part.level, part.module or ""
-            yield from (dots + name, *(f"{dots}{name}{'.' * bool(name)}{alias.name}" for alias in part.names))
-        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
-            inner = getattr(part, field, ())
-            blocks += inner if isinstance(inner, list) else ()
-
-
-COMPUTING = (
-    *("numpy", "scipy", "bm25s", "nltk", "rouge-score", "sacrebleu", "bpe-openai", "PyStemmer"),
-    *("scikit-learn", "umap-learn"),
-)
+COMPUTING = "numpy scipy bm25s nltk rouge-score sacrebleu bpe-openai PyStemmer scikit-learn umap-learn".split()
 """Packages that can change a number."""
 
 

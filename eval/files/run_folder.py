@@ -83,11 +83,7 @@ class RunRecord:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: Path | None = None, *, whole: bool = True) -> RunRecord:
-        """Return the record with this content.
-
-        Args:
-            path: the file, for messages.
-            whole: whether all fields of `NEEDED` must be there; an overview works without some.
+        """The record with this content; unless it is `whole`, as for an overview, fields of `NEEDED` may lack. `path` is for messages.
 
         Raises:
             RunError: a field is missing or has another type.
@@ -157,12 +153,10 @@ class RunFolder:
 
     @property
     def identity(self) -> str:
-        """The identity in the folder's name."""
         return self.path.name.rpartition("-")[2]
 
     @property
     def results(self) -> Path:
-        """The results folder that the run belongs to."""
         return self.path.parents[2]
 
     @property
@@ -172,7 +166,6 @@ class RunFolder:
 
     @property
     def file(self) -> Path:
-        """The file of the record."""
         return self.path / RUN
 
     def record(self) -> RunRecord:
@@ -200,15 +193,6 @@ class RunFolder:
                         "remove it if you trust the rest"
                     )
         return RunRecord.of(read_record(self.file), self.file)
-
-    @property
-    def is_imported(self) -> bool:
-        """Whether the answers were imported from a file of other authors.
-
-        Raises:
-            RunError: the record is damaged.
-        """
-        return self.file.is_file() and bool(RunRecord.of(read_record(self.file), self.file, whole=False).imported)
 
     @property
     def is_linked(self) -> bool:
@@ -310,10 +294,7 @@ def read_predictions(case_folder: Path, *, finished: bool = False) -> dict[str, 
 
 
 def read_items(case_folder: Path, *, finished: bool = False) -> dict[str, dict[str, Any]]:
-    """Recalled items of a case by their hash.
-
-    Args:
-        finished: refuse a last line that was cut.
+    """Recalled items of a case by their hash; `finished` refuses a last line that was cut.
 
     Raises:
         RunError: a line is not an item.
@@ -344,10 +325,7 @@ class Items(dict[str, dict[str, Any]]):
 
 
 def read_efforts(case_folder: Path, *needed: str) -> list[dict[str, Any]]:
-    """The effort lines of a case; empty where it has none.
-
-    Args:
-        needed: fields that every line must have, in addition to `phase`.
+    """The effort lines of a case, which must have `phase` and these fields; empty where it has none.
 
     Raises:
         RunError: a line is damaged or lacks a field.

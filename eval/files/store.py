@@ -150,8 +150,7 @@ def replace_file(path: Path, content: bytes | str) -> None:
 
 def line(record: Any) -> bytes:
     """A mapping, or a dataclass with slots, as one JSON line without secrets."""
-    plain = record if isinstance(record, Mapping) else fields_of(record)
-    return redact_bytes(encoded(plain)) + b"\n"
+    return redact_bytes(encoded(record if isinstance(record, Mapping) else fields_of(record))) + b"\n"
 
 
 MOST_OPEN = 96
@@ -184,8 +183,9 @@ class Appender:
         Raises:
             TypeError: a field is of a wrong type.
         """
-        check_fields(record if isinstance(record, Mapping) else fields_of(record))
-        text = line(record)
+        plain = record if isinstance(record, Mapping) else fields_of(record)
+        check_fields(plain)
+        text = line(plain)
         with self._lock:
             file = self._writable()
             file.write(text)
@@ -200,11 +200,9 @@ class Appender:
                 _opened[self].flush()
 
     def close(self) -> None:
-        with self._lock:
-            with _opening:
-                file = _opened.pop(self, None)
-            if file is not None:
-                file.close()
+        with self._lock, _opening:
+            if self in _opened:
+                _opened.pop(self).close()
 
     def _writable(self) -> BinaryIO:
         """The open file; the caller holds the lock."""

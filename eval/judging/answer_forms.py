@@ -217,11 +217,7 @@ def items_of(answer: str) -> list[str]:
 
 
 def of_list(answer: str, other: str | None) -> Iterator[Made]:
-    """Change a list: another order, without an item, and with another item.
-
-    Args:
-        other: a wrong answer; None where there is none.
-    """
+    """Change a list: another order, without an item, and with an item of a wrong answer, if there is one."""
     items = items_of(answer)
     if len(items) < 2:
         return

@@ -105,10 +105,8 @@ class Judge:
     """With `memory`: the number of recalled items with the highest scores that are judged; 0 judges all."""
 
     def __post_init__(self) -> None:
+        wants = "needs a text in `rubric`" if self.rule == "rubric" else "takes no `rubric`; only the rule rubric does"
         if (self.rule == "rubric") != bool(self.rubric.strip()):
-            wants = (
-                "needs a text in `rubric`" if self.rule == "rubric" else "takes no `rubric`; only the rule rubric does"
-            )
             raise RunError(f"judge {self.name}: the rule {self.rule} {wants}")
 
     @property
@@ -123,11 +121,7 @@ def judge_requests(
     judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0, retry: int = 0
 ) -> tuple[Request, ...]:
     """Build the requests for the verdict on an answer; with the rule `memory`, on the recalled texts. Only BEAM's and LongMemEval-V2's
-    judges may need another number than one.
-
-    Args:
-        sample: number of the repeat; requests that differ in it are separate draws.
-        retry: number of earlier replies without a verdict.
+    judges may need another number than one. Requests of another `sample` (repeat) or `retry` are separate draws.
 
     Raises:
         RunError: the judge is LongMemEval's, and the question has none of its types.
@@ -181,10 +175,9 @@ def _prompt(judge: Judge, question: Question, gold: Gold) -> str:
         return _EVENT
     if judge.rule != "longmemeval":
         return judge.prompt
+    named = str(gold.detail.get("question_id", question.id)), str(gold.detail.get("question_type", ""))
     try:
-        rule = longmemeval.judge_rule(
-            str(gold.detail.get("question_id", question.id)), str(gold.detail.get("question_type", ""))
-        )
+        rule = longmemeval.judge_rule(*named)
     except ValueError as error:
         why = f"judge {judge.name} cannot grade these data, its prompts go by LongMemEval's types of questions"
         raise RunError(f"{why}; {error}") from error
@@ -386,9 +379,5 @@ RULES: Mapping[Rule, GradingRule] = {
         lambda text: text,  # its parser accepts only a closed JSON object
         no_probes="it grades recalled texts, not answers",
     ),
-    "rubric": GradingRule(
-        _rubric,
-        _STATED_LABEL,
-        lambda judge, question, gold, answer: {"rubric": judge.rubric.strip()},
-    ),
+    "rubric": GradingRule(_rubric, _STATED_LABEL, lambda judge, *_: {"rubric": judge.rubric.strip()}),
 }

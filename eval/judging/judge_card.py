@@ -132,14 +132,13 @@ def card(verdicts: Sequence[ProbeVerdicts]) -> Card:
     turned = _given((verdict.answer_first,) for verdict in verdicts)
     clusters = {place: verdict.history or verdict.question[0] for place, verdict in enumerate(verdicts)}
     said = [verdict for verdict in verdicts if not verdict.right and verdict.kind not in UNSAID]
+    repeats = [_given(each.values[at : at + 1] for each in verdicts) for at in range(max(most, 1))]
     return Card(
         tuple(_line(kind, right, group) for (kind, right), group in kinds.items()),
         _share([verdict for verdict in verdicts if verdict.right]),
         _share(said or [verdict for verdict in verdicts if not verdict.right]),
-        agreement([_given(each.values[at : at + 1] for each in verdicts) for at in range(most)], clusters)
-        if most > 1
-        else None,
-        agreement([_given(each.values[:1] for each in verdicts), turned], clusters) if turned else None,
+        agreement(repeats, clusters) if most > 1 else None,
+        agreement([repeats[0], turned], clusters) if turned else None,
     )
 
 
@@ -150,10 +149,8 @@ def _given(values: Iterable[Sequence[float | None]]) -> dict[int, bool]:
 
 def _line(kind: str, right: bool, verdicts: Sequence[ProbeVerdicts]) -> KindErrors:
     errors = [error for verdict in verdicts if (error := verdict.error) is not None]
-    mean = fmean(errors) if errors else 0.0
-    return KindErrors(
-        kind, right, len(errors), len(verdicts) - len(errors), mean, by_question(errors) if errors else None
-    )
+    mean, interval = (fmean(errors), by_question(errors)) if errors else (0.0, None)
+    return KindErrors(kind, right, len(errors), len(verdicts) - len(errors), mean, interval)
 
 
 def _share(verdicts: Sequence[ProbeVerdicts]) -> Share | None:
@@ -219,10 +216,8 @@ def corrected(observed: Estimate, judge: Card, refused: float = 0.0, accepted_re
         return f"it accepts more of these answers than of the right probes, so {MISFIT}"
     point = _true_share(given, rejected, accepted)
     every = np.clip((draws[0] - draws[2])[informed] / (1.0 - draws[1] - draws[2])[informed], 0.0, 1.0)
-    low, high = np.quantile(every, (0.025, 0.975))
-    return Corrected(
-        rest * point, Interval(rest * float(low), rest * float(high)), _over_kinds(judge, given, rest, rest * point)
-    )
+    low, high = (rest * float(each) for each in np.quantile(every, (0.025, 0.975)))
+    return Corrected(rest * point, Interval(low, high), _over_kinds(judge, given, rest, rest * point))
 
 
 def _true_share(given: float, rejected: float, accepted: float) -> float:
@@ -245,17 +240,12 @@ def _trials(observed: Estimate, given: float, rest: float) -> float:
     most, spread = observed.n * rest, observed.mean * (1.0 - observed.mean)
     if spread == 0.0 or not 0.0 < given < 1.0:
         return max(most, 1.0)
-    return max(min(most, given * (1.0 - given) * rest**2 * _effective(observed) / spread), 1.0)
-
-
-def _effective(observed: Estimate) -> float:
-    """Number of independent questions whose interval is as wide as the one that verdicts use; at most the number of questions."""
-    interval = preferred_interval(observed)
-    if interval is None or not 0.0 < observed.mean < 1.0:
-        return float(observed.n)
-    half = (interval.high - interval.low) / 2
-    independent = 1.96**2 * observed.mean * (1.0 - observed.mean) / max(half, 1e-6) ** 2
-    return float(min(observed.n, max(independent, 1.0)))
+    effective = float(observed.n)
+    if (interval := preferred_interval(observed)) is not None and 0.0 < observed.mean < 1.0:
+        # The number of independent questions whose interval is as wide as the one that verdicts use.
+        independent = 1.96**2 * spread / max((interval.high - interval.low) / 2, 1e-6) ** 2
+        effective = min(effective, max(independent, 1.0))
+    return max(min(most, given * (1.0 - given) * rest**2 * effective / spread), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,9 +302,7 @@ def read_card(path: Path) -> Card | None:
 def _verdict(path: Path, line: Mapping[str, Any]) -> ProbeVerdicts:
     values, question, turned = line["values"], line["question"], line.get("answer_first")
     numbers = [*values, turned] if isinstance(values, list) else [""]
-    if not all(value is None or isinstance(value, int | float) for value in numbers) or not isinstance(
-        line["right"], bool
-    ):
+    if not (isinstance(line["right"], bool) and all(isinstance(value, int | float | None) for value in numbers)):
         raise RunError(f"{path}: a damaged verdict: {str(line)[:100]}; make the card again")
     if not isinstance(question, list) or len(question) != 2:
         raise RunError(f"{path}: a verdict without case and question: {str(line)[:100]}; make the card again")

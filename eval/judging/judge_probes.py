@@ -95,13 +95,8 @@ def _another(gold: Gold, pools: Pools, number: int) -> str | None:
 
 def _option(question: Question, gold: Gold) -> str | None:
     """An option that is not the answer."""
-    right = gold.detail.get("right_letters", ())
-    wrong = [
-        option
-        for option in question.options
-        if option not in gold.answers and not any(option.startswith(str(letter)) for letter in (*right, *gold.answers))
-    ]
-    return wrong[0] if wrong else None
+    right = tuple(map(str, (*gold.detail.get("right_letters", ()), *gold.answers)))
+    return next((option for option in question.options if not option.startswith(right)), None)
 
 
 def _of_refusal(gold: Gold, other: str | None) -> Iterator[Made]:
@@ -117,11 +112,8 @@ def _of_answer(case: Case, question: Question, gold: Gold, other: str | None) ->
     described = bool(DESCRIBES & {gold.category, str(gold.detail.get("question_type", ""))})
     if not described:
         yield "as it is", RIGHT, answer
-        yield (
-            "inside a long sentence",
-            RIGHT,
-            f"If I remember the conversation rightly, the answer to that is: {answer.rstrip('.')}.",
-        )
+        inside = f"If I remember the conversation rightly, the answer to that is: {answer.rstrip('.')}."
+        yield "inside a long sentence", RIGHT, inside
         yield "with harmless extras", RIGHT, f"{answer.rstrip('.')}. They talked about it for a while."
     if other is not None:
         yield "another option" if question.options else "another question's answer", WRONG, other
@@ -199,34 +191,22 @@ def why_not(judge: Judge, prompts: Prompts, made: Sequence[Probe]) -> str:
 
 
 def verdicts(made: Sequence[Probe], grading: Judging, *, answer_first: bool = False) -> list[ProbeVerdicts]:
-    """Let a judge grade probes; a failed call is a repeat without a verdict.
-
-    Args:
-        answer_first: also grade each probe with the answer before the reference.
+    """Let a judge grade probes, also with the answer before the reference if asked to; a failed call is a repeat without a verdict.
 
     Raises:
         EndOfRun: no further call can be made.
     """
-    return [
-        verdict
-        for start in range(0, len(made), AT_ONCE)
-        for verdict in _graded(made[start : start + AT_ONCE], grading, answer_first)
-    ]
-
-
-def _graded(made: Sequence[Probe], grading: Judging, answer_first: bool) -> Iterator[ProbeVerdicts]:
-    turned = replace(grading, prompts=AnswerFirst(grading.prompts))
-    sent = [
-        (
-            [_sent(probe, grading, repeat) for repeat in range(grading.repeats)],
-            _sent(probe, turned, 0) if answer_first else None,
-        )
-        for probe in made
-    ]
-    for probe, (repeats, other) in zip(made, sent, strict=True):
-        values = tuple(_value(probe, grading, repeat, calls) for repeat, calls in enumerate(repeats))
-        first = None if other is None else _value(probe, turned, 0, other)
-        yield ProbeVerdicts(probe.kind, probe.right, values, (probe.case_id, probe.question.id), first, probe.history)
+    turned, graded = replace(grading, prompts=AnswerFirst(grading.prompts)), []
+    for start in range(0, len(made), AT_ONCE):
+        batch = made[start : start + AT_ONCE]
+        sent = [[_sent(probe, grading, repeat) for repeat in range(grading.repeats)] for probe in batch]
+        others = [_sent(probe, turned, 0) if answer_first else None for probe in batch]
+        for probe, repeats, other in zip(batch, sent, others, strict=True):
+            values = tuple(_value(probe, grading, repeat, calls) for repeat, calls in enumerate(repeats))
+            first = None if other is None else _value(probe, turned, 0, other)
+            asked = probe.case_id, probe.question.id
+            graded.append(ProbeVerdicts(probe.kind, probe.right, values, asked, first, probe.history))
+    return graded
 
 
 def _sent(probe: Probe, grading: Judging, repeat: int, retry: int = 0) -> Sent:

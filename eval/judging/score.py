@@ -102,17 +102,14 @@ class Metric:
                 score = replace(score, value=float(score.value))
         except (AttributeError, TypeError) as error:
             raise RunError(f"metric {self.name}: expected a Score with a number or None, found {score!r}") from error
-        if not isinstance(score.why, str) or not _in_json(score.detail):
+        try:  # before the file is written, which every later run reads
+            fits = isinstance(score.why, str) and isinstance(score.detail, Mapping)
+            encoded(score.detail or {})
+        except (TypeError, ValueError, RecursionError):
+            fits = False
+        if not fits:
             raise RunError(f"metric {self.name}: expected `why` as text and `detail` as a JSON object, found {score!r}")
         return score if finite else replace(score, value=None, why=f"the metric returned {score.value}")
-
-
-def _in_json(detail: Any) -> bool:
-    """Whether a score file can hold this as the detail of a score; checked before the file is written, which every later run reads."""
-    try:
-        return isinstance(detail, Mapping) and (not detail or bool(encoded(detail)))
-    except (TypeError, ValueError, RecursionError):
-        return False
 
 
 @dataclass(frozen=True)
@@ -259,9 +256,6 @@ def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
 
     A question with a failed or aborted read has a line without a value; its detail names the outcome `errored`. A question with a read
     that was not reached has no line.
-
-    Args:
-        scorers: the scorers, by the file that is written.
     """
     predictions: dict[str, Mapping[str, Prediction]] = {}
     joined: list[tuple[Question, Gold, dict[str, Prediction], str]] = []
@@ -286,10 +280,8 @@ def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
     for question, gold, found, text in joined if stale else ():
         for case_id in {each.case_id for each in found.values()} - items.keys():
             items[case_id] = read_items(run.case_folder(case_id))
-        reads = {
-            name: Read(each, tuple(items[each.case_id][key]["text"] for key in each.items))
-            for name, each in found.items()
-        }
+        texts = {name: tuple(items[each.case_id][key]["text"] for key in each.items) for name, each in found.items()}
+        reads = {name: Read(each, texts[name]) for name, each in found.items()}
         failed = [name for name, each in found.items() if each.outcome in ("error", "aborted")]
         errored = Score(None, f"errored: {', '.join(failed)}", detail={"outcome": "errored"})
         for path, scorer in stale.items():
@@ -412,8 +404,7 @@ def ask_judge(
     ledger: Ledger | None = None,
 ) -> Sent:
     """Send a judge's calls on one answer, charged to a ledger, by default to a new one."""
-    own = judging.judge, judging.prompts, question, gold, judged
-    requests = judge_requests(*own, sample=repeat, retry=retry)
+    requests = judge_requests(judging.judge, judging.prompts, question, gold, judged, sample=repeat, retry=retry)
     with metering(ledger) as charged:
         return charged, tuple(judging.llm.submit(request) for request in requests)
 
@@ -446,17 +437,15 @@ def _save_next(
         costs.flush()
     score, succeeded = replied(judging.judge, call.gold, call.judged, call.sent)
     if score.value is None and succeeded and call.retry < judging.judge.retries:
-        own = call.question, call.gold, call.judged, call.repeat
-        sent = ask_judge(judging, *own, call.retry + 1, call.sent[0])
-        outstanding.append(replace(call, sent=sent, retry=call.retry + 1))
+        own = call.question, call.gold, call.judged, call.repeat, call.retry + 1
+        outstanding.append(replace(call, sent=ask_judge(judging, *own, call.sent[0]), retry=call.retry + 1))
         return
     line = scored_line(call.prediction, replace(score, repeat=call.repeat), call.judged)
     scores.add(line, waits=True)
-    spent = effort(line.case_id, "judge", line.question_id, 0, call.sent[0], 0.0)
+    spent = fields_of(effort(line.case_id, "judge", line.question_id, 0, call.sent[0], 0.0))
     # The cost carries the verdict's repeat and hash, so that both are kept or dropped together.
-    costs.add(
-        {**fields_of(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer}, waits=True
-    )
+    spent |= {"question_id": line.question_id, "repeat": line.repeat, "answer": line.answer}
+    costs.add(spent, waits=True)
     on_progress()
 
 

@@ -69,12 +69,7 @@ def answer_key(line: Mapping[str, Any]) -> AnswerKey:
 
 
 def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterable[tuple[Prediction, Score]]) -> Path:
-    """Write grades from another source as a score file of the run; returns the file.
-
-    Args:
-        name: beginning of the file's name.
-        settings: the source of the grades. The file's name holds their hash; the file next to it holds the settings.
-    """
+    """Write grades from another source, named by `settings`, as a score file of the run (`score_file`); returns the file."""
     path = score_file(run, name, settings)
     write_lines(path, [scored_line(each, score, each.answer) for each, score in grades])
     return path
@@ -101,11 +96,7 @@ def only_score_file(run_folder: Path, name: str) -> Path:
 
 
 def answered(run: Run, *, recalls: bool) -> Iterator[tuple[Case, Question, Gold, Prediction, Items]]:
-    """Case, question, gold and prediction of every question that can be scored, in the order of the data.
-
-    Args:
-        recalls: whether the items of each case are read; they are empty otherwise.
-    """
+    """Every question that can be scored, in the order of the data; the items of its case are empty unless `recalls`."""
     for case in run.cases:
         folder = run.case_folder(case.id)
         predictions, items = read_predictions(folder), read_items(folder) if recalls else {}
@@ -133,11 +124,7 @@ def read_scores(path: Path) -> ScoreLines:
 
 
 def mean_values(path: Path) -> dict[tuple[str, str], float]:
-    """The mean over repeats of each question that has a score.
-
-    Raises:
-        RunError: there is no such file, or a line is damaged.
-    """
+    """`means_of` of a file. Raises RunError where there is no such file, or a line is damaged."""
     return means_of(read_scores(path))
 
 
@@ -176,16 +163,10 @@ def score_lines(path: Path, *more: str) -> list[dict[str, Any]]:
 
 
 def score_file(run: Run, name: str, settings: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Path:
-    """The score file for these settings; they are saved next to it as JSON.
-
-    Args:
-        facts: saved with the settings; they are not part of the file's identity.
-    """
+    """The score file for these settings; they are saved next to it as JSON, with `facts`, which are not part of its identity."""
     path = place_of(run, name, settings)
-    if not path.with_suffix(".json").is_file():
-        replace_file(
-            path.with_suffix(".json"), json.dumps({**settings, **(facts or {})}, indent=1, sort_keys=True, default=str)
-        )
+    if not (beside := path.with_suffix(".json")).is_file():
+        replace_file(beside, json.dumps({**settings, **(facts or {})}, indent=1, sort_keys=True, default=str))
     return path
 
 
@@ -195,11 +176,7 @@ def place_of(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
 
 
 def scored_line(prediction: Prediction, score: Score, scored: str) -> Scored:
-    """A line of a score file.
-
-    Args:
-        scored: the text that was scored.
-    """
+    """A line of a score file, given the text that was scored."""
     value = None if score.value is None else round(float(score.value), 6)
     own = prediction.case_id, prediction.question_id
     return Scored(*own, score.repeat, value, score.why, score.detail, hash_of(scored))

@@ -129,27 +129,22 @@ def ordered(events: Sequence[str], texts: Sequence[str]) -> Ordered:
 
     An item that both lists hold counts once, however often; a repeated item that only one of them holds counts each time.
     """
+    from scipy.stats import kendalltau
+
     both = len(set(events) & set(texts))
     precision = both / (both + sum(text not in events for text in texts)) if both else 0.0
     recall = both / (both + sum(event not in texts for event in events)) if both else 0.0
     f1 = 2 * precision * recall / (precision + recall) if both else 0.0
     union = list(dict.fromkeys([*events, *texts]))
-    tau = _tau_b(_ranks(events, union), _ranks(texts, union))
-    return Ordered(precision, recall, f1, None if tau is None else (tau + 1) / 2)
+    tau = float(
+        kendalltau(_ranks(events, union), _ranks(texts, union)).statistic
+    )  # NaN where one side is a single rank
+    return Ordered(precision, recall, f1, None if math.isnan(tau) else (tau + 1) / 2)
 
 
 def _ranks(texts: Sequence[str], union: Sequence[str]) -> list[int]:
     places = {text: place for place, text in enumerate(texts, 1)}
     return [places.get(text, len(union) + 1) for text in union]
-
-
-def _tau_b(first: Sequence[int], second: Sequence[int]) -> float | None:
-    """Kendall's tau-b; None where one side is a single rank."""
-    if len(set(first)) < 2 or len(set(second)) < 2:
-        return None
-    from scipy.stats import kendalltau
-
-    return float(kendalltau(first, second).statistic)
 
 
 # --- metrics: one prediction against one gold -----------------------------------------------------------------------

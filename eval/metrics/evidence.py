@@ -147,11 +147,12 @@ def _summed(recalls: Sequence[Recalled | None]) -> Evidence:
     levels = Counter(level for recall in kept for level in recall.levels)
     covered = [recall.coverage for recall in kept if recall.coverage is not None]
     blocks = hits.total()
+    zero, one, two, more = (hits[count] / max(1, blocks) for count in range(4))
     return Evidence(
         questions=len(kept),
         left_out=len(recalls) - len(kept),
         blocks=blocks,
-        hits=(hits[0] / max(1, blocks), hits[1] / max(1, blocks), hits[2] / max(1, blocks), hits[3] / max(1, blocks)),
+        hits=(zero, one, two, more),
         covered=len(covered) / max(1, len(kept)),
         blocks_to_cover=fmean(coverage.blocks for coverage in covered) if covered else None,
         tokens_to_cover=fmean(coverage.tokens for coverage in covered) if covered else None,

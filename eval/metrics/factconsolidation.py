@@ -35,8 +35,7 @@ def _named(reply: str, values: set[str]) -> set[str]:
     found = set()
     for value in sorted(values, key=lambda each: (-len(each), each)):
         reply, count = re.subn(rf"(?<!\w){re.escape(value)}(?!\w)", "\n", reply)
-        if count:
-            found.add(value)
+        found |= {value} if count else set()
     return found
 
 

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction, Score
@@ -72,14 +72,9 @@ def locomo_normalise(text: str) -> str:
 
     Punctuation is deleted, not replaced: "self-care" becomes "selfcare". Accents stay: "Café" is not "Cafe".
     """
-    return " ".join(_locomo_articles().sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
-
-
-@lru_cache(maxsize=1)
-def _locomo_articles() -> Any:
     import regex  # as the scorer does: its word boundary counts combining marks as part of a word; the one of `re` does not
 
-    return regex.compile(r"\b(a|an|the|and)\b")
+    return " ".join(regex.sub(r"\b(a|an|the|and)\b", " ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 @lru_cache(maxsize=4096)  # every row of a table, and every set of an audit, is compared with the same gold answers
@@ -293,25 +288,17 @@ def _sacre_bleu(order: int, smoothing: SacreSmoothing, lowercase: bool) -> Any:
     return BLEU(max_ngram_order=order, smooth_method=smoothing, lowercase=lowercase, effective_order=True)
 
 
-class Rouge(NamedTuple):
-    """The three values of Google's rouge-score, each in [0, 1]."""
-
-    precision: float
-    recall: float
-    fmeasure: float
-
-
-def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> Rouge:
-    """ROUGE of Google's rouge-score, whose tokens are runs of ASCII letters and digits.
+def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> Any:
+    """Precision, recall and `fmeasure` of Google's rouge-score, each in [0, 1]; its tokens are runs of ASCII letters and digits.
 
     Accented letters split words and other scripts vanish; a text without any token scores 0, even against itself.
     """
-    return Rouge(*map(float, _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]))
+    return _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]
 
 
 def rouge_f(prediction: str, gold: str, kind: RougeKind, stemmer: bool = True) -> float:
     """ROUGE F; with the stemmer, as A-MEM reports it."""
-    return rouge(prediction, gold, kind, stemmer).fmeasure
+    return float(rouge(prediction, gold, kind, stemmer).fmeasure)
 
 
 def rouge_recall(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> float:
@@ -319,7 +306,7 @@ def rouge_recall(prediction: str, gold: str, kind: RougeKind, stemmer: bool = Fa
 
     MemGPT (section 3.1) and MemTree (table 1) report it for verbose answers without saying whether words are stemmed.
     """
-    return rouge(prediction, gold, kind, stemmer).recall
+    return float(rouge(prediction, gold, kind, stemmer).recall)
 
 
 def rouge_words(text: str, stemmer: bool = False) -> list[str]:

@@ -34,16 +34,11 @@ def question_score(prediction: str, answer: object, category_id: int) -> float:
         case 2 | 4:
             return locomo_token_f1(prediction, str(answer))
         case 3:
-            return locomo_token_f1(prediction, first_part(str(answer)))
+            return locomo_token_f1(prediction, str(answer).split(";")[0].strip())
         case 5:
             return float(abstains(prediction))
         case _:
             raise ValueError(f"a LoCoMo category is a number from 1 to 5, found {category_id!r}")
-
-
-def first_part(answer: str) -> str:
-    """The gold answer up to its first semicolon; an explanation follows in category 3."""
-    return answer.split(";")[0].strip()
 
 
 def abstains(prediction: str) -> bool:
@@ -52,11 +47,7 @@ def abstains(prediction: str) -> bool:
 
 
 def category_id(gold: Gold) -> int:
-    """The category number from `Gold.detail`.
-
-    Raises:
-        ValueError: it is missing or not an integer.
-    """
+    """The category number from `Gold.detail`. Raises ValueError where it is missing or not an integer."""
     number = gold.detail.get("category_id")
     if not isinstance(number, int):
         raise ValueError(f"expected a LoCoMo gold with an integer detail['category_id'], found {number!r}")
@@ -81,7 +72,7 @@ def judge_gold(gold: Gold) -> str:
     """
     match category_id(gold):
         case 3:
-            return first_part(gold.answers[0])
+            return gold.answers[0].split(";")[0].strip()  # an explanation follows
         case 5:
             return "This is not mentioned in the conversation."
         case _:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from data_loaders.schema import Gold, Question
@@ -109,10 +110,6 @@ def _phrases(answer: str, gold: str, options: dict[str, Any], needed: bool, *, o
     return True
 
 
-def _ordered(answer: str, gold: str, options: dict[str, Any], needed: bool) -> bool:
-    return _phrases(answer, gold, options, needed, ordered=True)
-
-
 def _choice(answer: str, gold: str, options: dict[str, Any], needed: bool) -> bool:
     inner, closed, _ = answer.lower().partition(_MARK)[2].partition("}")
     letter = re.sub(r"\b(choice|option)\b", "", inner if closed else answer, flags=re.IGNORECASE)
@@ -133,7 +130,7 @@ def _letters(text: str) -> set[str]:
 
 _SCORERS: Mapping[str, Callable[[str, str, dict[str, Any], bool], bool]] = {
     "norm_phrase_set_match": _phrases,
-    "norm_phrase_set_match_ordered": _ordered,
+    "norm_phrase_set_match_ordered": partial(_phrases, ordered=True),
     "mc_choice_match": _choice,
     "mc_choice_set_match": _choices,
 }

@@ -21,11 +21,6 @@ def extract_answer(output: str) -> str:
     return match[1] if match else output
 
 
-def shares_a_word(prediction: str, gold: str) -> bool:
-    """Whether the lower-cased texts have a word in common; words end at white space, so punctuation belongs to them."""
-    return not set(prediction.lower().split()).isdisjoint(gold.lower().split())
-
-
 def is_right(output: str, gold: str) -> bool:
-    """Whether the extracted answer shares a word with the gold answer."""
-    return shares_a_word(extract_answer(output), gold)
+    """Whether the extracted answer shares a word with the gold answer, in any case; punctuation belongs to the words."""
+    return not set(extract_answer(output).lower().split()).isdisjoint(gold.lower().split())

@@ -32,17 +32,8 @@ MOST_ORDERED = 6
 
 Verdict = Literal["OK", "OK within rounding", "MISMATCH"]
 Kind = Literal[
-    "heading",
-    "average",
-    "fraction",
-    "questions",
-    "interval",
-    "difference",
-    "repetition",
-    "relation",
-    "claim",
-    "evidence",
-]
+    "heading", "average", "fraction", "questions", "interval", "difference", "repetition", "relation", "claim", "evidence"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +115,8 @@ def feasible(value: Value, n: int, scale: int = 1) -> bool:
 
 def infeasible_cells(line: AuditedRow, runs: int) -> list[str]:
     """Categories whose cell is no k/n over this many runs; a cell with zero deviation must be k/n of a single run."""
-    return [
-        name
-        for name, n, cell in zip(line.categories, line.counts, line.cells, strict=True)
-        if not feasible(cell, n if cell.still else n * runs, line.scale)
-    ]
+    cells = zip(line.categories, line.counts, line.cells, strict=True)
+    return [name for name, n, cell in cells if not feasible(cell, n if cell.still else n * runs, line.scale)]
 
 
 def fewest_runs(line: AuditedRow) -> int | None:
@@ -151,9 +139,8 @@ def one_question_less(line: AuditedRow) -> AuditedRow | None:
 def repairs(line: AuditedRow) -> dict[str, Fraction]:
     """By category, the value that makes the printed total right if all other cells are right; impossible shares are left out."""
     missing = (line.total.exact - weighted_mean(line)) * sum(line.counts)
-    values = {
-        name: cell.exact + missing / n for name, n, cell in zip(line.categories, line.counts, line.cells, strict=True)
-    }
+    cells = zip(line.categories, line.counts, line.cells, strict=True)
+    values = {name: cell.exact + missing / n for name, n, cell in cells}
     return {name: value for name, value in values.items() if 0 <= value <= line.scale}
 
 
@@ -184,9 +171,8 @@ def reordered(lines: Sequence[AuditedRow]) -> tuple[list[AuditedRow], list[Findi
     """
     done: list[AuditedRow] = []
     findings: list[Finding] = []
-    for (where, categories, counts), rows in groupby(
-        lines, key=lambda line: (line.where, line.categories, line.counts)
-    ):
+    tables = groupby(lines, key=lambda line: (line.where, line.categories, line.counts))
+    for (where, categories, counts), rows in tables:
         group = list(rows)
         # The mean of equal cells is the same in any order.
         telling = [line for line in group if len({cell.exact for cell in line.cells}) > 1]
@@ -195,30 +181,20 @@ def reordered(lines: Sequence[AuditedRow]) -> tuple[list[AuditedRow], list[Findi
             other = best_order(telling)
             moved = [replace(line, counts=other) for line in telling]
             if 2 * _agreeing(moved) > len(telling):
-                findings.append(
-                    Finding(
-                        "heading",
-                        where,
-                        "",
-                        f"with the question counts of its headings ({_pairs(categories, counts)}) {fitting} of {len(telling)} totals are "
-                        f"the mean of their cells, with {_pairs(categories, other)} {_agreeing(moved)}: the headings are wrong"
-                        + _fraction_gain(telling, moved),
-                    )
+                printed, right = (", ".join(map("{} {}".format, categories, own)) for own in (counts, other))
+                text = (
+                    f"with the question counts of its headings ({printed}) {fitting} of {len(telling)} totals are "
+                    f"the mean of their cells, with {right} {_agreeing(moved)}: the headings are wrong"
                 )
+                if telling[0].counted:
+                    before, after = (
+                        sum(bool(infeasible_cells(own, own.runs)) for own in each) for each in (telling, moved)
+                    )
+                    text += f"; rows with cells that are no k/n: {before} before, {after} after"
+                findings.append(Finding("heading", where, "", text))
                 group = [replace(line, counts=other) for line in group]
         done += group
     return done, findings
-
-
-def _fraction_gain(before: Sequence[AuditedRow], after: Sequence[AuditedRow]) -> str:
-    if not before[0].counted:
-        return ""
-    rows = [sum(bool(infeasible_cells(line, line.runs)) for line in lines) for lines in (before, after)]
-    return f"; rows with cells that are no k/n: {rows[0]} before, {rows[1]} after"
-
-
-def _pairs(names: Iterable[str], counts: Iterable[int]) -> str:
-    return ", ".join(f"{name} {n}" for name, n in zip(names, counts, strict=True))
 
 
 def audit_lines(lines: Sequence[AuditedRow]) -> list[Finding]:
@@ -226,9 +202,8 @@ def audit_lines(lines: Sequence[AuditedRow]) -> list[Finding]:
     lines, findings = reordered(lines)
     for line in lines:
         if average_verdict(line) == "MISMATCH":
-            findings.append(
-                _mismatch(line, [one for one in lines if (one.where, one.column) == (line.where, line.column)])
-            )
+            column = [one for one in lines if (one.where, one.column) == (line.where, line.column)]
+            findings.append(_mismatch(line, column))
         if line.counted:
             findings += _fractions(line)
     return findings
@@ -242,33 +217,26 @@ def _mismatch(line: AuditedRow, column: Sequence[AuditedRow]) -> Finding:
         parts.append(f"a single cell would mend it: {wanted}" if wanted else "no single cell would mend it")
     passed = [one.name for one in column if (one.total.exact - line.total.exact) * (one.total.exact - mean) < 0]
     if passed:
-        parts.append(
-            f"with {_one_digit_more(mean, line.total)} it would be {'above' if mean > line.total.exact else 'below'} {', '.join(passed)}"
-        )
+        side = "above" if mean > line.total.exact else "below"
+        parts.append(f"with {_one_digit_more(mean, line.total)} it would be {side} {', '.join(passed)}")
     return Finding("average", line.where, line.row, "; ".join(parts))
 
 
 def _fractions(line: AuditedRow) -> list[Finding]:
     findings = []
-    impossible = infeasible_cells(line, line.runs)
-    if impossible:
+    if impossible := infeasible_cells(line, line.runs):
         runs = fewest_runs(line)
         fit = f"{runs} runs would fit" if runs else f"no number of runs up to {MOST_RUNS} fits"
         said = f" over {line.runs} runs" if line.runs > 1 else ""
         findings.append(Finding("fraction", line.where, line.row, f"no k/n{said}: {', '.join(impossible)}; {fit}"))
-    if not feasible(line.total, sum(line.counts) * line.runs, line.scale):
-        n = sum(line.counts) * line.runs
+    if not feasible(line.total, n := sum(line.counts) * line.runs, line.scale):
         findings.append(Finding("fraction", line.where, line.row, f"total {line.total.printed} is no k/{n}"))
     if (fewer := one_question_less(line)) is not None:
-        counts = ", ".join(
-            f"{name} {cell.printed} is of {counted(now, 'question')}, not {n}"
-            for name, cell, n, now in zip(line.categories, line.cells, line.counts, fewer.counts, strict=True)
-            if n != now
-        )
-        mean = _one_digit_more(weighted_mean(fewer), line.total)
-        text = (
-            f"{counts}; over {counted(sum(fewer.counts), 'question')} the total is {mean}, printed {line.total.printed}"
-        )
+        cells = zip(line.categories, line.cells, line.counts, fewer.counts, strict=True)
+        less = ((name, cell.printed, counted(now, "question"), n) for name, cell, n, now in cells if n != now)
+        counts = ", ".join(f"{name} {printed} is of {questions}, not {n}" for name, printed, questions, n in less)
+        mean, asked = _one_digit_more(weighted_mean(fewer), line.total), counted(sum(fewer.counts), "question")
+        text = f"{counts}; over {asked} the total is {mean}, printed {line.total.printed}"
         findings.append(Finding("questions", line.where, line.row, text))
     return findings
 
@@ -317,20 +285,12 @@ def lines_of(
         totals = [one for one in group if one.category in OVERALL]
         known = counts[group[0].dataset]
         if len(cells) > 1 and len(totals) == 1 and all(one.category.lower() in known for one in cells):
-            lines.append(
-                AuditedRow(
-                    place,
-                    column,
-                    name,
-                    tuple(one.category for one in cells),
-                    tuple(known[one.category.lower()] for one in cells),
-                    tuple(exact_value(one) for one in cells),
-                    exact_value(totals[0]),
-                    100 if max(one.value for one in group) > 1 else 1,
-                    group[0].metric in accuracies,
-                    runs.get(group[0].paper, 1),
-                )
-            )
+            categories = tuple(one.category for one in cells)
+            sizes = tuple(known[category.lower()] for category in categories)
+            values, scale = tuple(map(exact_value, cells)), 100 if max(one.value for one in group) > 1 else 1
+            of_paper = group[0].metric in accuracies, runs.get(group[0].paper, 1)
+            start = place, column, name, categories, sizes, values
+            lines.append(AuditedRow(*start, exact_value(totals[0]), scale, *of_paper))
     return sorted(lines, key=lambda line: line.where)
 
 
@@ -373,10 +333,8 @@ def audit_intervals(
         if found:
             kinds.setdefault(where(one), Counter()).update(found if len(found) == 1 else ())
             continue
-        shared = _shares_numbers(one, printed)
-        text = (
-            f"{one.printed} [{one.low}, {one.high}] is neither a Wald nor a Wilson interval of {counted(n, 'question')}"
-        )
+        shared, of = _shares_numbers(one, printed), f"interval of {counted(n, 'question')}"
+        text = f"{one.printed} [{one.low}, {one.high}] is neither a Wald nor a Wilson {of}"
         findings.append(Finding("interval", where(one), row, text + (f"; {shared}" if shared else "")))
     for place, used in kinds.items():
         if len(used) > 1:
@@ -408,19 +366,12 @@ def audit_differences(numbers: Sequence[Published]) -> list[Finding]:
         if not one.metric.startswith("delta_"):
             continue
         metric = one.metric.removeprefix("delta_")
-        same = [
-            other
-            for other in numbers
-            if (where(other), other.dataset, other.backbone, other.method, other.category)
-            == (where(one), one.dataset, one.backbone, one.method, one.category)
-        ]
+        same = [other for other in numbers if _setting(other) == _setting(one)]
         values = {other.variant: other for other in same if other.metric.split()[-1] == metric}
         changed = {other.variant for other in same if other.metric == one.metric}
-        first, second = (
-            ("Permuted", "Original")
-            if one.variant == "Delta"
-            else (one.variant, next((variant for variant in values if variant not in changed), ""))
-        )
+        first, second = one.variant, next((variant for variant in values if variant not in changed), "")
+        if one.variant == "Delta":
+            first, second = "Permuted", "Original"
         if first not in values or second not in values:
             continue
         gap = exact_value(values[first]).exact - exact_value(values[second]).exact
@@ -428,6 +379,10 @@ def audit_differences(numbers: Sequence[Published]) -> list[Finding]:
             text = f"{one.printed} printed, {values[first].printed} - {values[second].printed} = {float(gap):.4g}"
             findings.append(Finding("difference", where(one), f"{one.dataset} · {row_name(one)}", text))
     return findings
+
+
+def _setting(one: Published) -> tuple[str, ...]:
+    return where(one), one.dataset, one.backbone, one.method, one.category
 
 
 Setting = tuple[str, str, str, str, str, str, str]
@@ -443,15 +398,12 @@ def audit_repetitions(numbers: Sequence[Published], setting: Callable[[Published
     for group in by_setting.values():
         first = group[0]
         for other in group[1:]:
-            if abs(exact_value(first).exact - exact_value(other).exact) > max(
-                exact_value(first).half, exact_value(other).half
-            ):
+            ours, theirs = exact_value(first), exact_value(other)
+            if abs(ours.exact - theirs.exact) > max(ours.half, theirs.half):
                 row = f"{first.dataset}, {first.backbone}, {first.category} {first.metric} · {row_name(first)}"
                 text = f"{first.printed}, but {other.printed} in {where(other)} ({row_name(other)})"
-                text += "".join(
-                    f"; {one.printed} is also {row_name(one)} of {where(one)}"
-                    for one in _namesakes(other, group, numbers)
-                )
+                for one in _namesakes(other, group, numbers):
+                    text += f"; {one.printed} is also {row_name(one)} of {where(one)}"
                 findings.append(Finding("repetition", where(first), row, text))
     return findings
 
@@ -499,7 +451,7 @@ def audit_relations(numbers: Iterable[Published], relations: Sequence[Relation])
     for (place, dataset, backbone, category, name), row in rows.items():
         for relation in relations:
             printed = row.get(relation.metric)
-            if printed is None or not all(metric in row for metric in relation.of):
+            if printed is None or not row.keys() >= {*relation.of}:
                 continue
             if relation.methods and printed.method not in relation.methods:
                 continue

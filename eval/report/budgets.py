@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eval.analysis.budgets import AtBudget, Curve, Expense, Needed, area_gap, break_even, tokens_for, tokens_within
+from eval.analysis.budgets import Curve, Expense, Needed, area_gap, break_even, tokens_for, tokens_within
 from eval.report.points import Point
 from eval.report.rendering import by_case, grid, number, span
 from eval.statistics.stats import Estimate, preferred_interval
@@ -57,22 +57,19 @@ def scores_text(panel: Panel) -> str:
     rows = []
     for row in panel.rows:
         drawn = row.curve
-        bands = drawn.band or [None] * len(drawn.places)
-        cells = [
-            f"{mean:.3f} {span(interval)}{_short_text(place)}"
-            for mean, interval, place in zip(drawn.means, bands, drawn.places, strict=True)
-        ]
+        cells = []
+        for mean, interval, at in zip(drawn.means, drawn.band or [None] * len(drawn.places), drawn.places, strict=True):
+            few = (
+                f" · {SHORT}: {at.mean_tokens:,.0f} tokens, {at.filled:.0%} of the questions fill it"
+                if at.short
+                else ""
+            )
+            cells.append(f"{mean:.3f} {span(interval)}{few}")
         rows.append([row.title, *cells, *_area_texts(row, panel.base)])
     if panel.whole is not None:
         whole = f"{panel.whole.mean:.3f} {span(preferred_interval(panel.whole))} · {panel.whole_tokens:,.0f} tokens"
         rows.append(["the whole history", whole, *[""] * (len(header) - 2)])
     return "\n".join([f"## {panel.title}", "", grid(header, rows), ""])
-
-
-def _short_text(place: AtBudget) -> str:
-    if not place.short:
-        return ""
-    return f" · {SHORT}: {place.mean_tokens:,.0f} tokens, {place.filled:.0%} of the questions fill it"
 
 
 def _area_texts(row: BudgetCurve, base: BudgetCurve | None) -> list[str]:
@@ -98,19 +95,14 @@ def costs_text(panel: Panel) -> str:
             if expense is None:
                 rows.append([*first, "price unknown", *["–"] * 5])
                 continue
-            rows.append(
-                [*first, number(expense.build, 5), number(expense.first, 6), *_paid_off(panel, row, place, expense)]
-            )
+            paid = number(expense.build, 5), number(expense.first, 6)
+            rows.append([*first, *paid, *_paid_off(panel, row, place, expense)])
     what = "Number of questions about one history from which on the build pays for itself against each alternative:"
     return "\n".join([what, "", grid(header, rows), ""])
 
 
 def _paid_off(panel: Panel, row: BudgetCurve, place: int, ours: Expense) -> list[str]:
-    """For each alternative, the number of questions from which on the row costs no more.
-
-    Args:
-        ours: the row's expense at the budget of this index.
-    """
+    """For each alternative, the number of questions from which on the row, at the budget of this index, costs no more."""
     cached = panel.whole_expense
     listed = None if cached is None else Expense(cached.build, cached.first, cached.first)
     base = None if panel.base is row else panel.base
@@ -143,10 +135,8 @@ def _at_equal_score(row: BudgetCurve, place: int, ours: Expense, base: BudgetCur
         return f"{NOT_REACHED}{_tokens_text(within)}"
     questions = _questions(ours, _expense_at(needed, sizes, known))
     if within is not None:
-        least, most = (
-            None if tokens is None else _questions(ours, _expense_at(tokens, sizes, known))
-            for tokens in (within.high, within.low)
-        )
+        ends = (None if tokens is None else _expense_at(tokens, sizes, known) for tokens in (within.high, within.low))
+        least, most = (None if expense is None else _questions(ours, expense) for expense in ends)
         questions += f" [{least or 1}, {most or NEVER}]"
     return f"{questions} ({needed:,.0f}{_tokens_text(within)} tokens)"
 
@@ -161,11 +151,8 @@ def _tokens_text(needed: Needed | None) -> str:
 
 def _expense_at(tokens: float, sizes: Sequence[float], expenses: Sequence[Expense]) -> Expense:
     """The expense for a number of tokens between the budgets, interpolated."""
-    values = {
-        name: float(np.interp(tokens, sizes, [getattr(each, name) for each in expenses]))
-        for name in ("build", "first", "later")
-    }
-    return Expense(**values)
+    parts = ([getattr(each, name) for each in expenses] for name in Expense.__slots__)
+    return Expense(*(float(np.interp(tokens, sizes, part)) for part in parts))
 
 
 def curve_points(panel: Panel) -> list[Point]:

@@ -32,11 +32,7 @@ def table_card(table: Table, runs: Mapping[Path, RunRecord]) -> str:
     Args:
         runs: the record of each run, by folder.
     """
-    lines = [
-        f"# Results card: {_line(table.title)}",
-        "",
-        *(f"- {_line(each)}" for each in table.lines),
-    ]
+    lines = [f"# Results card: {_line(table.title)}", "", *(f"- {_line(each)}" for each in table.lines)]
     rows = []
     for row in table.rows:
         for place, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
@@ -46,24 +42,16 @@ def table_card(table: Table, runs: Mapping[Path, RunRecord]) -> str:
             tested = "–" if pair is None else pair.untested if pair.p is None else f"{pair.p:.3f}"
             rows.append([*map(_plain, (row.title, column.heading, shown(cell))), tested])
     lines += ["", grid(["row", "column", "score", "adjusted p against the reference"], rows)]
-    return "\n".join(
-        [*map(visible, lines), "", *(run_card(folder, record, level=2) for folder, record in runs.items())]
-    )
+    own = [run_card(folder, record, level=2) for folder, record in runs.items()]
+    return "\n".join([*map(visible, lines), "", *own])
 
 
 def run_card(folder: Path, record: RunRecord, *, level: int = 1) -> str:
-    """The card of one run.
-
-    Args:
-        record: its `run.json`.
-        level: level of the card's heading.
-    """
+    """The card of one run, given its `run.json` and the level of the card's heading."""
     head = "#" * level
     name = f"{record.name} on {record.dataset['name']}"
     lines = [f"{head} {'Results card: ' if level == 1 else ''}{_line(name)}", ""]
-    lines += [
-        f"- {_line(each)}" for each in (*_origin(folder, record), *_models(record), *_data(record), *_seeds(record))
-    ]
+    lines += [f"- {_line(each)}" for each in _facts(folder, record)]
     prompts = [f"- {_line(f'{name}: {_compact(digest)}')}" for name, digest in sorted(record.prompts.items())]
     kept = ("memory", "unit", "reader", "replies", "source", "distributions")
     settings = {name: record.content[name] for name in kept if name in record.content}
@@ -86,45 +74,29 @@ def _line(text: str) -> str:
     return cell_text(_plain(text))
 
 
-def _origin(folder: Path, record: RunRecord) -> list[str]:
+def _facts(folder: Path, record: RunRecord) -> list[str]:
+    """Where the run comes from: its folder, imported file, code, models, data and seeds."""
     lines = [f"Run: {folder.name}."]
     if record.imported:
         lines.append(f"Imported answers: {described(record.imported)}.")
-    made = record.made_with
-    packages = ", ".join(f"{name} {version}" for name, version in (made.get("packages") or {}).items())
-    return [
-        *lines,
-        f"Code: commit {made.get('commit', NOT_RECORDED)}, Python {made.get('python', NOT_RECORDED)}, {packages or NOT_RECORDED}.",
-    ]
-
-
-def _models(record: RunRecord) -> list[str]:
-    models = record.models
-    replaced = record.stand_ins
-    lines = []
-    if replaced:
-        lines.append(
-            f"STAND-IN: {', '.join(replaced)} filled by engines without a model; these numbers say nothing about models."
-        )
-    named = [f"{role} {_compact(model)}" for role, model in models.items()]
-    return [*lines, f"Models: {'; '.join(named) or NOT_RECORDED}."]
-
-
-def _data(record: RunRecord) -> list[str]:
-    known = record.dataset
+    made, known, seed = record.made_with, record.dataset, record.seed
+    packages = ", ".join(f"{name} {version}" for name, version in (made.get("packages") or {}).items()) or NOT_RECORDED
+    commit, python = made.get("commit", NOT_RECORDED), made.get("python", NOT_RECORDED)
+    lines.append(f"Code: commit {commit}, Python {python}, {packages}.")
+    if replaced := ", ".join(record.stand_ins):
+        lines.append(f"STAND-IN: {replaced} filled by engines without a model; these numbers say nothing about models.")
+    named = "; ".join(f"{role} {_compact(model)}" for role, model in record.models.items()) or NOT_RECORDED
     cut = known.get("size") != "all" or known.get("max_cases") is not None
     size = f"SUBSET: size {known.get('size')}, max_cases {known.get('max_cases')}" if cut else "the whole data set"
     sums = ", ".join(known.get("sha256", [])) or NOT_RECORDED
-    return [
-        f"Data: {known['name']}, status {record.data_status}, sha256 {sums}; {size}; transform {known.get('transform')}."
-    ]
-
-
-def _seeds(record: RunRecord) -> list[str]:
-    seed = record.seed
-    built = NOT_RECORDED if not seed else f"build seed {seed[0]}, replicate {seed[1]}"
+    built = f"build seed {seed[0]}, replicate {seed[1]}" if seed else NOT_RECORDED
     every = NOT_RECORDED if record.rebuild_every is None else record.rebuild_every
-    return [f"Seeds: {built}; data seed {record.dataset.get('seed')}; rebuilt every {every}."]
+    return [
+        *lines,
+        f"Models: {named}.",
+        f"Data: {known['name']}, status {record.data_status}, sha256 {sums}; {size}; transform {known.get('transform')}.",
+        f"Seeds: {built}; data seed {known.get('seed')}; rebuilt every {every}.",
+    ]
 
 
 def _scores(folder: Path, record: RunRecord) -> list[str]:
@@ -159,10 +131,10 @@ def _outcomes(folder: Path) -> list[str]:
     recalled = f"{counts['recalled']} scored by their recall only, " if counts["recalled"] else ""
     complete = [read_record(case / COMPLETE) for case in cases if is_complete(case)]
     open_cases = len(cases) - len(complete)
+    cut, empty = sum(answer.cut for answer in answers), sum(answer.empty for answer in answers)
     lines = [
         f"- {counted(len(answers), 'question')}: {counts['answered']} answered, {recalled}{counted(counts['error'], 'error')}, "
-        f"{counts['aborted']} aborted, "
-        f"{sum(answer.cut for answer in answers)} cut at the token limit, {sum(answer.empty for answer in answers)} empty."
+        f"{counts['aborted']} aborted, {cut} cut at the token limit, {empty} empty."
     ]
     lines += [f"- Not finished: {counted(open_cases, 'case')} without a case.json."] if open_cases else []
     errors = Counter(" ".join(answer.error.split())[:120] for answer in answers if answer.outcome == "error")
@@ -179,11 +151,11 @@ def _costs(folder: Path) -> list[str]:
     totals = grid(["cost", "value"], zip(titles, cost_texts(found), strict=True))
     spent = [
         [
-            cost.phase,
-            *map(str, (cost.calls, cost.sent, cost.tokens_in, cost.tokens_out)),
-            f"{cost.provider_seconds:.2f}",
+            each.phase,
+            *map(str, (each.calls, each.sent, each.tokens_in, each.tokens_out)),
+            f"{each.provider_seconds:.2f}",
         ]
-        for cost in phases(folder)
+        for each in phases(folder)
     ]
     if not spent:
         return [totals, "", f"By phase: {found.missing or NOT_RECORDED}."]

@@ -73,24 +73,17 @@ class Asked:
 
 def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
     """Every question of a data set, in order."""
-    return tuple(
-        Asked(
-            *(case.id, question.id, gold.category, case.cluster or case.id, gold.answerable),
-            evidence=bool(gold.evidence),
-            groups=gold.groups,
-            supports=bool(gold.supports),
-        )
-        for case in cases
-        for question, gold in case.questions
-    )
+    every = []
+    for case in cases:
+        for question, gold in case.questions:
+            own = gold.category, case.cluster or case.id, gold.answerable, bool(gold.evidence)
+            every.append(Asked(case.id, question.id, *own, gold.groups, bool(gold.supports)))
+    return tuple(every)
 
 
 def answered(cases: Iterable[tuple[str | None, Iterable[Prediction]]]) -> tuple[Asked, ...]:
-    """The questions that cases have a line for, each once; categories and evidence are in the data and are not known here.
-
-    Args:
-        cases: the history of each case, if it is known, and its predictions.
-    """
+    """The questions that cases (their history, if known, and predictions) have a line for, each once; the data's categories and evidence
+    are not known here."""
     clusters: dict[tuple[str, str], str] = {}
     for history, predictions in cases:
         for prediction in predictions:
@@ -116,11 +109,7 @@ Outcomes = Mapping[tuple[str, str], frozenset[str]]
 
 
 def outcomes(folders: Iterable[Path], questions: Sequence[Asked]) -> Outcomes:
-    """Outcomes from the predictions of a run and its replicates; `cut` or `empty` is among them when an answer was.
-
-    Args:
-        folders: run folders, one per replicate.
-    """
+    """Outcomes from the predictions of the run folders of replicates; `cut` or `empty` is among them when an answer was."""
     case_ids = dict.fromkeys(question.case_id for question in questions)
     cases = ((case_id, read_predictions(RunFolder(folder).case(case_id))) for folder in folders for case_id in case_ids)
     return outcomes_of((case_id, prediction) for case_id, own in cases for prediction in own.values())
@@ -170,11 +159,7 @@ def read_draws(
     repeats: int | None = None,
     read: Callable[[Path], ScoreLines] = read_scores,
 ) -> Draws:
-    """The scores of questions, from one score file per replicate.
-
-    Args:
-        repeats: number of the judge's repeats that count, from the first on; None counts all.
-        read: gives the lines of a file.
+    """The scores of questions, from one score file per replicate; `repeats` and `read` as in `Cell`.
 
     Raises:
         RunError: a score file does not exist or is damaged.
@@ -208,8 +193,7 @@ class Column:
 
     @classmethod
     def of(cls, dataset: Mapping[str, Any], metric: str, questions: tuple[Asked, ...]) -> Column:
-        """Build the printed column of a metric from a file of conf/dataset: names, first aggregate, title of its answerable questions,
-        note on the metric."""
+        """The printed column of a metric from a file of conf/dataset."""
         answerable, notes = dataset.get("answerable", ANSWERABLE), dataset.get("metric_notes", {})
         note = " ".join(text for part, text in notes.items() if part in metric)
         names = (dataset["name"], dataset["title"], metric)
@@ -229,9 +213,8 @@ class Column:
         self, questions: Sequence[Asked], values: Sequence[float], without: Sequence[float] | None = None
     ) -> Estimate:
         """The weighted mean of a value for each question, with its intervals; `without` as for `eval.statistics.stats.estimate`."""
-        clusters = [question.cluster for question in questions]
         groups = None if self.aggregate == "question" else self.groups(questions)
-        return estimate(values, clusters, without, groups=groups)
+        return estimate(values, [question.cluster for question in questions], without, groups=groups)
 
     def mean(self, questions: Sequence[Asked], scores: Scores) -> float:
         """The weighted mean over the questions that have a score; 0 when none has."""
@@ -329,11 +312,8 @@ class Cell:
             return NO_RUNS
         several, by_build, complete = self._runs_of_all
         if not several or not complete:
-            return assumed_runs(
-                np.array([self.scores[each.key] for each in scored]),
-                weights(self.column.groups(scored)),
-                numbered([each.cluster for each in scored]),
-            )
+            values, homes = np.array([self.scores[each.key] for each in scored]), [each.cluster for each in scored]
+            return assumed_runs(values, weights(self.column.groups(scored)), numbered(homes))
         places = {name: place for place, name in enumerate(dict.fromkeys(each.cluster for each in complete))}
         parts = np.zeros((len(places), len(by_build)))
         rows = [[scores[question.key] for scores in by_build] for question in complete]
@@ -343,11 +323,8 @@ class Cell:
 
     def scores_without(self, cluster: str) -> Scores:
         """The scores of all cases but one; the scores of a single memory do not depend on the left-out case."""
-        return {
-            question.key: self.scores[question.key]
-            for question in self.column.questions
-            if question.cluster != cluster and question.key in self.scores
-        }
+        rest = (question.key for question in self.column.questions if question.cluster != cluster)
+        return {key: self.scores[key] for key in rest if key in self.scores}
 
     def applicable(self, category: str = ALL) -> list[Asked]:
         """The questions of a category that say something about this memory: all, unless the metric names others (`OutcomeCell`)."""
@@ -432,17 +409,10 @@ class Cell:
             return None
         scored = [question for question in self._questions(category) if question.key in self.scores]
         refused = refusals(self.score_files, scored)
-        given_up = [
-            (self.scores[each.key], float(weight))
-            for each, weight in zip(scored, weights(self.column.groups(scored)), strict=True)
-            if each.key in refused
-        ]
-        return self.correction.of(
-            ours,
-            (value for own in self.draws.values() for _, value in own),
-            [score for score, _ in given_up],
-            [weight for _, weight in given_up],
-        )
+        weighed = zip(scored, weights(self.column.groups(scored)), strict=True)
+        given_up = [(self.scores[each.key], float(weight)) for each, weight in weighed if each.key in refused]
+        values = (value for own in self.draws.values() for _, value in own)
+        return self.correction.of(ours, values, [score for score, _ in given_up], [weight for _, weight in given_up])
 
     def ceiling(self, category: str = ALL) -> float | None:
         """Score of a perfect memory: the mean with 1 for each scored question with a correct gold answer; None if no errata are known."""
@@ -554,21 +524,16 @@ class OutcomeCell(Cell):
 
     @cached_property
     def _by_build(self) -> list[dict[tuple[str, str], str]]:
-        return [
-            {key: str(lines[0]["detail"].get("outcome", "")) for key, lines in self.read(path).items()}
-            for path in self.score_files
-        ]
+        files = map(self.read, self.score_files)
+        return [{key: str(own[0]["detail"].get("outcome", "")) for key, own in lines.items()} for lines in files]
 
     def _due(self, key: tuple[str, str]) -> int:
         return prod(self.drawn) - sum(named.get(key, "").startswith(NOT_APPLICABLE) for named in self._by_build)
 
     def applicable(self, category: str = ALL) -> list[Asked]:
         """The questions that say something about the memory; the others count neither as scored nor as missing."""
-        return [
-            each
-            for each in self._questions(category)
-            if each.key in self.scores or not self.named.get(each.key, "").startswith(NOT_APPLICABLE)
-        ]
+        silent = {key for key, outcome in self.named.items() if outcome.startswith(NOT_APPLICABLE)} - self.scores.keys()
+        return [each for each in self._questions(category) if each.key not in silent]
 
     def _missing(self, key: tuple[str, str]) -> str:
         # No line in the score file: the question's read failed, or a read that belongs to it was not reached (empty).
@@ -578,11 +543,8 @@ class OutcomeCell(Cell):
         """Counts of wrong outcomes, such as `both 12, lost 3`, the most important first; empty if there are none."""
         scored = [question.key for question in self.applicable(category) if question.key in self.scores]
         found = Counter(self.named.get(key, "") for key in scored)
-        return ", ".join(
-            f"{name} {found[name]}"
-            for name in dict.fromkeys([*KINDS, *sorted(found)])
-            if found[name] and name not in RIGHT
-        )
+        names = (name for name in dict.fromkeys([*KINDS, *sorted(found)]) if found[name] and name not in RIGHT)
+        return ", ".join(f"{name} {found[name]}" for name in names)
 
     def skipped(self, category: str = ALL) -> int:
         """Number of questions of a category that say nothing about the memory."""

@@ -102,24 +102,15 @@ def overlaid(
     scored = [question for question in questions if question.key in scores]
     names = list(dict.fromkeys(question.category for question in scored))
     groups = {"all": scored, **{name: [each for each in scored if each.category == name] for name in names if name}}
-    return [_group(name, group, scores, again, layer) for name, group in groups.items() if group]
-
-
-def _group(
-    name: str, group: Sequence[Asked], scores: Mapping[Key, float], again: Mapping[Key, float], layer: Layer
-) -> Overlaid:
-    sound = [question for question in group if question.key not in layer.gold]
-    faulty = len(group) - len(sound)
-    fixed = [question for question in group if question.key not in layer.gold or question.key in again]
-    known = faulty > 0 and len(fixed) > len(sound)
-    return Overlaid(
-        name,
-        faulty,
-        _mean(group, scores),
-        _mean(sound, scores) if sound else None,
-        _mean(fixed, {**scores, **again}) if known else None,
-        len(sound) / len(group),
-    )
+    results = []
+    for name, group in groups.items() if scored else ():
+        sound = [question for question in group if question.key not in layer.gold]
+        fixed = [question for question in group if question.key not in layer.gold or question.key in again]
+        alone = _mean(sound, scores) if sound else None
+        mended = _mean(fixed, {**scores, **again}) if len(fixed) > len(sound) else None
+        means = _mean(group, scores), alone, mended
+        results.append(Overlaid(name, len(group) - len(sound), *means, len(sound) / len(group)))
+    return results
 
 
 def _mean(questions: Sequence[Asked], scores: Mapping[Key, float]) -> Estimate:

@@ -99,10 +99,8 @@ def _literal(words: Words) -> Words:
 
 def without_silent_panels(sheet: Sheet, points: Sequence[Point]) -> tuple[Sequence[Point], list[str]]:
     """Leave out panels whose lines or bars are 0 throughout, unless all are; return the remaining points and the names of these panels."""
-    panels = grouped(points, "panel")
-    silent = [
-        name for name, own in panels.items() if sheet.draw in ("lines", "bars") and not any(point.y for point in own)
-    ]
+    panels, measured = grouped(points, "panel"), sheet.draw in ("lines", "bars")
+    silent = [name for name, own in panels.items() if measured and not any(point.y for point in own)]
     if len(silent) == len(panels):
         return points, []
     return [point for point in points if point.panel not in silent], silent
@@ -189,9 +187,8 @@ def _key(sheet: Sheet, points: Sequence[Point], style: Style) -> list[tuple[str,
     entries: list[tuple[str, str]] = []
     if sheet.draw == "pareto":
         best = {(point.label, point.series) for own in grouped(points, "panel").values() for point in front(own)}
-        entries = [
-            (f"{label} {name}", COLOURS[0]) for label, name in sorted(best, key=lambda each: (len(each[0]), each))
-        ]
+        order = sorted(best, key=lambda each: (len(each[0]), each))
+        entries = [(f"{label} {name}", COLOURS[0]) for label, name in order]
     if sheet.draw in ("bars", "stacked") and len(names) > 1:
         entries = [(f"■ {name}", stack_colour(sheet, style, name)) for name in names]
     if sheet.draw == "map":
@@ -231,6 +228,5 @@ def _write_around(figure: Figure, layout: _Layout) -> None:
             for part, shade, gap in zip(name.split(" ", 1), (colour, "#222222"), (0.012, 0.025), strict=True):
                 text = figure.text(x, level, part, va="top", fontsize=6, color=shade)
                 x = figure.transFigure.inverted().transform(text.get_window_extent(renderer))[1][0] + gap
-    figure.text(
-        0.01, 0.03 / height, "\n".join(layout.footnote), va="bottom", fontsize=4.8, color="#444444", linespacing=1.2
-    )
+    style: Any = {"va": "bottom", "fontsize": 4.8, "color": "#444444", "linespacing": 1.2}
+    figure.text(0.01, 0.03 / height, "\n".join(layout.footnote), **style)

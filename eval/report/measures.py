@@ -150,20 +150,16 @@ def product_of_means(factors: Sequence[Factor]) -> tuple[Estimate | None, Runs]:
     without = [math.prod(factor.value(cluster) for factor in factors) for cluster in clusters]
     values = [factor.value() for factor in factors]
     slopes = [math.prod(values[:place] + values[place + 1 :]) for place in range(len(values))]
-    runs = [
-        replace(factor.cell.runs, variance=factor.cell.runs.variance * slope**2)
-        for factor, slope in zip(factors, slopes, strict=True)
-    ]
+    own = zip((factor.cell.runs for factor in factors), slopes, strict=True)
+    runs = [replace(each, variance=each.variance * slope**2) for each, slope in own]
     counts = [sizes[cluster] for cluster in clusters]
     return jackknifed(math.prod(values), without, counts), reduce(Runs.plus, runs)
 
 
 def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Estimate | None:
-    """A number of the memory's own report (`MemorySystem.report`).
+    """A number of the memory's own report (`MemorySystem.report`) by its key, in which dots separate nested keys (`nodes.segment`).
 
-    Args:
-        name: its key; dots separate nested keys (`nodes.segment`).
-        per: key of another number; the sum of the first is divided by the sum of the second.
+    With `per`, the key of another number, the sum of the first is divided by the sum of the second.
     """
     reports = {path.parent: read_record(path).get("memory", {}) for path in RunFolder(folder).written(COMPLETE)}
     values = {case: float(value) for case, own in reports.items() if (value := _nested(own, name)) is not None}
@@ -180,11 +176,7 @@ def _nested(value: Any, name: str) -> Any:
 
 
 def tree(folder: Path, name: str, *, over: str = "mean", chains: bool = True) -> Estimate | None:
-    """A field of `eval.structure.tree.Shape`, over the trees of all histories.
-
-    Args:
-        chains: False leaves out nodes with a single child.
-    """
+    """A field of `eval.structure.tree.Shape`, over the trees of all histories; without `chains`, nodes with a single child are left out."""
     values = {}
     for path in RunFolder(folder).written(COMPLETE):
         if (built := read_tree(path.parent)) is not None:
@@ -216,13 +208,7 @@ def coverage(folder: Path, cases: Iterable[Case], name: str) -> Estimate | None:
 
 
 def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], category: str = "") -> Estimate | None:
-    """A statistic of the data.
-
-    Args:
-        name: one of `COUNTS`, `SIZES` and `PARTS`.
-        unit: the unit rule and its settings.
-        category: with `questions`, counts only these; empty counts all.
-    """
+    """A statistic of the data: one of `COUNTS`, `SIZES` (by the unit rule) and `PARTS`; `category` counts only its `questions`."""
     histories = list(cases)
     clusters = [case.cluster or case.id for case in histories]
     if not histories:

@@ -36,12 +36,7 @@ MISSING = "logger=otel needs OpenTelemetry: pip install 'memsys-bench[otel]'"
 
 
 class OtelSpans:
-    """A recorder of `memsys.llm.meter` that creates OpenTelemetry spans.
-
-    Args:
-        provider: an OpenTelemetry `TracerProvider`.
-        texts: whether queries, records and messages are attributes.
-    """
+    """A recorder of `memsys.llm.meter` that creates spans of an OpenTelemetry `TracerProvider`; `texts` makes texts attributes."""
 
     def __init__(self, provider: Any, texts: bool) -> None:
         self._tracer, self._texts = provider.get_tracer("memsys-bench"), texts
@@ -66,9 +61,8 @@ class OtelSpans:
         span.set_attribute("gen_ai.memory.record.count", len(records))
         span.set_attribute("memsys.memory.record.ids", [_plain(name) for name, _ in records])
         if self._texts:
-            span.set_attribute(
-                "gen_ai.memory.records", _json([{"id": name, "content": text} for name, text in records])
-            )
+            texts = [{"id": name, "content": text} for name, text in records]
+            span.set_attribute("gen_ai.memory.records", _json(texts))
 
     def chat(self, model: str, request: Request) -> Callable[[Completion | BaseException], None]:
         span = self._begun("chat", model, {"memsys.purpose": request.purpose})

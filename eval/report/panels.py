@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Any
 
@@ -71,10 +71,9 @@ class Style:
     """Colours and markers of the series, the same in all panels."""
 
     names: tuple[str, ...]
-    colours: Mapping[str, str] = field(default_factory=dict)
 
     def colour(self, name: str) -> str:
-        return self.colours.get(name) or COLOURS[self.names.index(name) % len(COLOURS)]
+        return COLOURS[self.names.index(name) % len(COLOURS)]
 
     def marker(self, name: str) -> str:
         place = self.names.index(name)
@@ -135,9 +134,9 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
 def _positions(sheet: Sheet, points: Sequence[Point]) -> Callable[[str | float], float]:
     """A function from a value to its position on the horizontal axis."""
     values = list(dict.fromkeys(point.x for point in points if point.x != ""))
-    if sheet.spacing != "even" and all(not isinstance(value, str) for value in values):
-        return lambda value: float(value)
     numbers = all(not isinstance(value, str) for value in values)
+    if sheet.spacing != "even" and numbers:
+        return lambda value: float(value)
     order = sorted(values, key=float) if numbers else values
     return lambda value: float(order.index(value))
 
@@ -196,17 +195,9 @@ def _named_ends(axes: Axis, sheet: Sheet, ends: Sequence[tuple[float, str, str]]
     order = sorted(ends, key=lambda end: end[0])
     wanted = [float(inside.transform(axes.transData.transform((1.0, value)))[1]) for value, _, _ in order]
     gap = LINE / max(0.3, sheet.height - 0.42)
+    style = {"textcoords": "offset points", "va": "center", "fontsize": 5.5}
     for (_, name, colour), level in zip(order, apart(wanted, gap), strict=True):
-        axes.annotate(
-            name,
-            (1.0, level),
-            (3, 0),
-            "axes fraction",
-            textcoords="offset points",
-            va="center",
-            fontsize=5.5,
-            color=colour,
-        )
+        axes.annotate(name, (1.0, level), (3, 0), "axes fraction", color=colour, **style)
 
 
 def apart(wanted: Sequence[float], gap: float) -> list[float]:
@@ -255,9 +246,8 @@ def _bars(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> No
 
 def _write_at_edge(axes: Axis, text: str, level: float) -> None:
     """Write the value of a bar at the right edge of the panel, where no bar hides it."""
-    axes.annotate(
-        text, (1.0, level), (2, 0), ("axes fraction", "data"), textcoords="offset points", va="center", fontsize=5.2
-    )
+    style = {"textcoords": "offset points", "va": "center", "fontsize": 5.2}
+    axes.annotate(text, (1.0, level), (2, 0), ("axes fraction", "data"), **style)
 
 
 def stack_colour(sheet: Sheet, style: Style, name: str) -> str:
@@ -303,14 +293,8 @@ def _heatmap(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) ->
         share = float(image.norm(point.y))
         where = (columns.index(point.x), rows.index(point.series))
         half = "" if point.low is None or point.high is None else f"\n±{(point.high - point.low) / 2:.3f}"
-        axes.annotate(
-            f"{point.y:.3f}{half}",
-            where,
-            ha="center",
-            va="center",
-            fontsize=5.5,
-            color="white" if share < 0.55 else "black",
-        )
+        colour = "white" if share < 0.55 else "black"
+        axes.annotate(f"{point.y:.3f}{half}", where, ha="center", va="center", fontsize=5.5, color=colour)
     axes.set_xticks(range(len(columns)), [_short(value) for value in columns])
     axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(length=0)
@@ -321,11 +305,8 @@ def _tree(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> No
     import matplotlib as mpl
     from matplotlib.collections import LineCollection
 
-    links = [
-        ((float(one.x), one.y), (float(points[int(up)].x), points[int(up)].y))
-        for one in points
-        for up in one.link.split()
-    ]
+    pairs = ((one, points[int(up)]) for one in points for up in one.link.split())
+    links = [((float(one.x), one.y), (float(above.x), above.y)) for one, above in pairs]
     axes.add_collection(LineCollection(links, colors="#AAAAAA", linewidths=0.25, zorder=1))
     size = max(1.0, min(12.0, 260.0 / max(1, sum(point.series == "leaf" for point in points))))
     last = max((point.shade for point in points if point.shade is not None), default=1.0)
@@ -365,30 +346,15 @@ def _map(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> Non
 def _pareto(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
     """Draw quality over cost: non-dominated rows are filled, joined and numbered; the key names them."""
     best = sorted(front(points), key=lambda point: float(point.x))
-    axes.step(
-        [point.x for point in best],
-        [point.y for point in best],
-        where="post",
-        color=COLOURS[0],
-        linewidth=0.8,
-        zorder=2,
-    )
+    x, y = [point.x for point in best], [point.y for point in best]
+    axes.step(x, y, where="post", color=COLOURS[0], linewidth=0.8, zorder=2)
     for point in points:
         chosen = point in best
         if point.low is not None and point.high is not None:
             axes.plot([point.x, point.x], [point.low, point.high], color="#DDDDDD", linewidth=0.5, zorder=1)
         colour = COLOURS[0] if chosen else GREY
-        axes.plot(
-            [point.x],
-            [point.y],
-            "o",
-            color=colour,
-            mfc=colour if chosen else "white",
-            ms=3.0,
-            mew=0.7,
-            zorder=3,
-            clip_on=False,
-        )
+        mark = {"color": colour, "mfc": colour if chosen else "white", "ms": 3.0, "mew": 0.7, "zorder": 3}
+        axes.plot([point.x], [point.y], "o", clip_on=False, **mark)
     if sheet.spacing == "log":
         _log_costs(axes, [float(point.x) for point in points], 4 if sheet.across == 1 else 3)
     else:
@@ -428,10 +394,8 @@ def labels_of_pareto(axes: Axis, points: Sequence[Point]) -> None:
     taken: list[tuple[float, float]] = []
     for point in sorted(front(points), key=lambda one: (float(one.x), -one.y)):
         x, y = inch.transform(axes.transData.transform((float(point.x), point.y)))
-        level = y + 0.07
-        while any(
-            abs(level - other) < LINE and abs(x - across) < 0.05 * (len(point.label) + 1) for across, other in taken
-        ):
+        level, wide = y + 0.07, 0.05 * (len(point.label) + 1)
+        while any(abs(level - other) < LINE and abs(x - across) < wide for across, other in taken):
             level += LINE
         taken.append((x, level))
         axes.annotate(

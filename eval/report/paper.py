@@ -105,13 +105,8 @@ def latex(table: Table) -> str:
     """The scores as one table: our mean, its interval by case or the cautious one, published number and verdict in small print. The
     caption counts the unscored answers.
     """
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        r"\small",
-        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
-        r"\toprule",
-    ]
+    lines = [r"\begin{table}", r"\centering", r"\small"]
+    lines += [rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}", r"\toprule"]
     header = ["Memory", *(f"{column.title} {column.metric}" for column in table.columns)]
     lines += [" & ".join(map(escaped, header)) + r" \\", r"\midrule"]
     for row in table.rows:
@@ -130,9 +125,8 @@ def latex(table: Table) -> str:
             cells.append(" ".join([f"{ours.mean:.3f}", *small]))
         lines.append(" & ".join(cells) + r" \\")
     scored = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell) and cell.estimate()]
-    said = " ".join(
-        [f"{table.title}.", *table.caption, *([_outcomes(scored)] if scored else []), *verdict_lines(table)]
-    )
+    outcomes = [_outcomes(scored)] if scored else []
+    said = " ".join([f"{table.title}.", *table.caption, *outcomes, *verdict_lines(table)])
     caption = escaped(said.replace(f"{CELLS}{NO_INTERVAL}", f"{SHORT_CELLS}.").replace(CELLS, SHORT_CELLS))
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
@@ -155,22 +149,14 @@ def paper_table(table: Table) -> str:
 
 def standalone(table: Table) -> str:
     """A complete document with the tables, ready to compile."""
-    head = [
-        r"\documentclass[10pt,a4paper]{article}",
-        r"\usepackage[margin=18mm]{geometry}",
-        *PREAMBLE,
-        r"\begin{document}",
-    ]
-    return "\n".join([*head, paper_table(table), r"\end{document}"]) + "\n"
+    head = [r"\documentclass[10pt,a4paper]{article}", r"\usepackage[margin=18mm]{geometry}", *PREAMBLE]
+    return "\n".join([*head, r"\begin{document}", paper_table(table), r"\end{document}"]) + "\n"
 
 
 def _group(table: Table, places: Sequence[int], title: str, label: str) -> str:
     # A row with neither our nor a paper's number in the group is left out; the caption counts such rows.
-    rows = [
-        row
-        for row in table.rows
-        if any(estimate_of(cell) or printed(cell) for cell in map(row.cells.__getitem__, places))
-    ]
+    own = ((row, [row.cells[place] for place in places]) for row in table.rows)
+    rows = [row for row, cells in own if any(estimate_of(cell) or printed(cell) for cell in cells)]
     compared = [place for place in places if any(printed(row.cells[place]) for row in rows)]
     shapes = "".join(_columns([row.cells[place] for row in rows], place in compared) for place in places)
     lines = [r"\begin{table}[p]", r"\centering", r"\small", r"\sbox0{%"]
@@ -234,10 +220,7 @@ def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: st
     questions = sorted({len(table.columns[place].questions) for place in places} - {0})
     sizes = " and ".join(map(str, questions))
     cases = len({asked.cluster for place in places for asked in table.columns[place].questions})
-    lines = [
-        f"{table.title}: {title}.",
-        *(line for line in table.caption if line.startswith(KEPT)),
-    ]
+    lines = [f"{table.title}: {title}.", *(line for line in table.caption if line.startswith(KEPT))]
     lines += [line for line in table.caption if line.startswith(f"{title}: ")]
     lines += [sub(r"; from \S+(?=;)", "", line) for line in table.caption if line.startswith("Imported: ")]
     lines.append(
@@ -267,11 +250,8 @@ def _ceilings(table: Table, rows: Sequence[Row], places: Sequence[int]) -> list[
         for place in places
         if isinstance(cell := row.cells[place], Cell) and cell.above_ceiling()
     ]
-    if not marked:
-        return []
-    return [
-        f"‡ above its ceiling, the score of a perfect memory, because some gold answers are known to be wrong ({'; '.join(marked)})."
-    ]
+    why = "the score of a perfect memory, because some gold answers are known to be wrong"
+    return [f"‡ above its ceiling, {why} ({'; '.join(marked)})."] if marked else []
 
 
 def _tested(table: Table, places: Sequence[int]) -> list[str]:
@@ -288,10 +268,8 @@ def _outcomes(cells: Sequence[Cell]) -> str:
     counts = [cell.counts() for cell in cells]
     if not counts:
         return "No cell has a number of ours."
-    total = {
-        name: sum(getattr(count, name) for count in counts)
-        for name in ("unscored", "errored", "not_reached", "cut", "empty")
-    }
+    kinds = ("unscored", "errored", "not_reached", "cut", "empty")
+    total = {name: sum(getattr(count, name) for count in counts) for name in kinds}
     builds = sum(bool(cell.unscored_draws()) for cell in cells)
     if not any(total.values()) and not builds:
         return "Every answer of every row was scored."

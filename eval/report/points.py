@@ -171,18 +171,11 @@ def drawn_tree(tree: Tree, case: Case, panel: str) -> list[Point]:
     for node in reversed(top_down(tree)):
         if own[node]:
             across[node] = fmean(across[child] for child in own[node])
-    points = [
-        Point(
-            panel,
-            "inner" if below[node] else "leaf",
-            across[node],
-            float(-deep[node]),
-            label=name,
-            link=" ".join(map(str, tree.parents[node])),
-            shade=_mean([dialogue[source] for source in tree.sources[node] if source in dialogue]),
-        )
-        for node, name in enumerate(tree.ids)
-    ]
+    points = []
+    for node, name in enumerate(tree.ids):
+        kind, link = "inner" if below[node] else "leaf", " ".join(map(str, tree.parents[node]))
+        shade = _mean([dialogue[source] for source in tree.sources[node] if source in dialogue])
+        points.append(Point(panel, kind, across[node], float(-deep[node]), label=name, link=link, shade=shade))
     return _rooted(points, tree, panel) if tree.hidden_root else points
 
 
@@ -240,7 +233,13 @@ def projected(vectors: np.ndarray, how: str, seed: int) -> np.ndarray:
         RunError: an unknown projection, or UMAP is not installed.
     """
     if how == "umap":
-        return _umap(vectors, seed)
+        try:
+            library = umap()
+        except ImportError as error:
+            raise RunError("projection=umap needs umap-learn: pip install 'memsys-bench[cluster]'") from error
+        near = min(15, len(vectors) - 1)
+        fitted = library.UMAP(n_neighbors=near, metric="cosine", init="random", random_state=seed, n_jobs=1)
+        return np.asarray(fitted.fit_transform(vectors), dtype=np.float64)
     if how != "pca":
         raise RunError(f"projection must be one of {', '.join(PROJECTIONS)}, found {how!r}")
     centred = vectors - vectors.mean(axis=0)
@@ -250,24 +249,11 @@ def projected(vectors: np.ndarray, how: str, seed: int) -> np.ndarray:
     return np.asarray(centred @ (axes * signs[:, None]).T)
 
 
-def _umap(vectors: np.ndarray, seed: int) -> np.ndarray:
-    try:
-        library = umap()
-    except ImportError as error:
-        raise RunError("projection=umap needs umap-learn: pip install 'memsys-bench[cluster]'") from error
-    near = min(15, len(vectors) - 1)
-    fitted = library.UMAP(n_neighbors=near, metric="cosine", init="random", random_state=seed, n_jobs=1)
-    return np.asarray(fitted.fit_transform(vectors), dtype=np.float64)
-
-
 # --- quality against cost -----------------------------------------------------------------------------------------------
 
 
 def front(points: Sequence[Point]) -> list[Point]:
     """The non-dominated points: no other point is at least as good (higher y) and as cheap (lower x), and better in one of the two."""
     places = [(float(one.x), -one.y) for one in points]
-    return [
-        one
-        for one, (x, y) in zip(points, places, strict=True)
-        if not any(cost <= x and loss <= y and (cost, loss) != (x, y) for cost, loss in places)
-    ]
+    beaten = [any(cost <= x and loss <= y and (cost, loss) != (x, y) for cost, loss in places) for x, y in places]
+    return [one for one, worse in zip(points, beaten, strict=True) if not worse]

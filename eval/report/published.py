@@ -70,12 +70,7 @@ NO_RUNS = Runs(1, 0.0, inf, measured=False)
 
 
 def measured_runs(parts: np.ndarray, least: float = 0.0) -> Runs:
-    """Compute the run error of a mean from several builds.
-
-    Args:
-        parts: contribution of each history to the mean of each build, float64 [histories, builds].
-        least: variance of a build's mean if its answers are independent, as for `between_builds`.
-    """
+    """Compute the run error of a mean from several builds; `parts`, float64 [histories, builds], and `least` as for `between_builds`."""
     variance, freedom = between_builds(parts, least)
     return Runs(parts.shape[-1], float(variance), float(freedom), measured=True)
 
@@ -145,10 +140,10 @@ def gap_error(runs: Runs, theirs: float | None, rounding: float, builds: int = 0
     share = runs.variance * (1 / (builds or runs.builds) + (theirs is None))
     total = share + (theirs or 0.0) + rounding
     freedom = runs.freedom
-    if builds > 1:  # an assumed variance would be measured
-        freedom = (
-            freedom * max(1.0, (builds - 1) / (runs.builds - 1)) if runs.measured else runs.histories * (builds - 1)
-        )
+    if builds > 1 and runs.measured:
+        freedom *= max(1.0, (builds - 1) / (runs.builds - 1))
+    elif builds > 1:  # an assumed variance would be measured
+        freedom = runs.histories * (builds - 1)
     return total**0.5, freedom * (total / share) ** 2 if share else inf
 
 
@@ -177,9 +172,8 @@ def left_open(sizes: Sequence[int], most: int) -> str:
     Args:
         sizes: number of questions by history.
     """
-    runs = Runs(
-        1, FLIPS / 2 / sum(sizes), inf, measured=False, histories=effective_number(np.array(sizes, dtype=float))
-    )
+    histories = effective_number(np.array(sizes, dtype=float))
+    runs = Runs(1, FLIPS / 2 / sum(sizes), inf, measured=False, histories=histories)
     parts = []
     for builds in range(1, most + 1):
         gaps = open_gaps(runs, builds)
@@ -294,7 +288,7 @@ def verdict(
     digit = 10.0 ** -len(published.printed.partition(".")[2])
     errors = runs, _their_variance(published, runs), float(digit**2 / 12)
     gaps = Interval(reach.low - theirs, reach.high - theirs)
-    compared = _compared(ours - theirs, gaps, *errors, near + ROUNDING, (unit, " %" if margin is None else ""))
+    compared = _compared(ours - theirs, gaps, errors, near + ROUNDING, unit, " %" if margin is None else "")
     return f"{compared}, {published.qualifier}" if published.qualifier else compared
 
 
@@ -309,32 +303,24 @@ def brief(verdict: str) -> str:
 
 
 def _compared(
-    gap: float,
-    span: Interval,
-    runs: Runs,
-    theirs: float | None,
-    rounding: float,
-    margin: float,
-    printed: tuple[float, str],
+    gap: float, span: Interval, errors: tuple[Runs, float | None, float], margin: float, unit: float, sign: str
 ) -> str:
-    """Compare a gap with 0 and with the margin.
+    """Compare a gap, ours minus theirs, with 0 and with the margin; it is printed in this unit, with a sign after it.
 
     Args:
-        gap: our mean minus the published one.
         span: the gaps that the missing answers allow; both ends are the gap where none is missing.
-        printed: factor of the printed gap, and the sign after it.
+        errors: as for `gap_error`.
     """
-    error, freedom = gap_error(runs, theirs, rounding)
+    error, freedom = gap_error(*errors)
     half = t_point(freedom) * error if error else 0.0
     equivalent, differs = map(bool, decided(span.low, span.high, error, freedom, margin))
-    unit, sign = printed
     ends = f"{(span.low - half) * unit:+.1f}, {(span.high + half) * unit:+.1f}"
     numbers = f"{gap * unit:+.1f}{sign} [{ends}]"
     if differs:
         return f"{EQUIVALENT}, " * equivalent + f"{DIFFERS} by {numbers}"
     if equivalent:
         return EQUIVALENT
-    builds = builds_needed(gap, span, runs, theirs, rounding, margin)
+    builds = builds_needed(gap, span, *errors, margin)
     if builds is None:
         return f"{OPEN}: {numbers}, however many builds"
     return f"{OPEN}: {numbers}, would need {f'{builds} builds if the gap stays' if builds else 'the missing answers'}"

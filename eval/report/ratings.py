@@ -155,9 +155,8 @@ def compare(file: Path, results: Path) -> Ratings:
         for judge, (answer, value) in pairs.items():
             if answer == line["answer"]:
                 by_judge.setdefault(judge, []).append((float(line["value"]), value))
-    return Ratings(
-        len(lines), changed, unknown, tuple(_agreement(judge, own) for judge, own in sorted(by_judge.items()))
-    )
+    agreements = tuple(_agreement(judge, own) for judge, own in sorted(by_judge.items()))
+    return Ratings(len(lines), changed, unknown, agreements)
 
 
 def _rated(file: Path) -> list[dict[str, Any]]:
@@ -181,20 +180,16 @@ def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[
         for line in score_lines(path, "answer"):
             if line["value"] is not None:
                 values.setdefault((line["case_id"], line["question_id"]), []).append(line)
-        judges[path.stem] = {
-            key: (own[0]["answer"], fmean(each["value"] for each in own)) for key, own in values.items()
-        }
+        means = ((key, own[0]["answer"], fmean(each["value"] for each in own)) for key, own in values.items())
+        judges[path.stem] = {key: (answer, mean) for key, answer, mean in means}
     return judges
 
 
 def _agreement(judge: str, pairs: Sequence[tuple[float, float]]) -> RatingAgreement:
-    sides = [(ours >= RIGHT, theirs >= RIGHT) for ours, theirs in pairs]
-    agreeing = sum(ours == theirs for ours, theirs in sides)
-    person, machine = (dict(enumerate(side)) for side in zip(*sides, strict=True))
-    beyond_chance = kappa(person, machine)
-    return RatingAgreement(
-        judge, len(pairs), agreeing, fmean(p for p, _ in pairs), fmean(p for _, p in pairs), beyond_chance
-    )
+    ours, theirs = zip(*pairs, strict=True)
+    person, machine = ({place: value >= RIGHT for place, value in enumerate(side)} for side in (ours, theirs))
+    agreeing = sum(person[place] == machine[place] for place in person)
+    return RatingAgreement(judge, len(pairs), agreeing, fmean(ours), fmean(theirs), kappa(person, machine))
 
 
 def ratings_of(file: Path, run: Path, score_file: Path) -> dict[tuple[str, str], float]:
@@ -227,8 +222,10 @@ def as_markdown(ratings: Ratings) -> str:
     left_out = f"{ratings.changed} of answers that have changed since, {ratings.unknown} of answers no judge has seen"
     rows = [
         [
-            *(each.judge, str(each.n), f"{each.agreeing / each.n:.1%}", number(each.kappa, 2)),
-            *(number(each.ours), number(each.theirs)),
+            each.judge,
+            str(each.n),
+            f"{each.agreeing / each.n:.1%}",
+            *map(number, (each.kappa, each.ours, each.theirs), (2, 3, 3)),
         ]
         for each in ratings.agreements
     ]

@@ -13,16 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from eval.analysis.costs import (
-    COST_COLUMNS,
-    RECORDED_COSTS,
-    Costs,
-    PhaseCost,
-    Price,
-    costs,
-    dollars,
-    phases,
-)
+from eval.analysis.costs import COST_COLUMNS, RECORDED_COSTS, Costs, PhaseCost, Price, costs, dollars, phases
 from eval.files.imported import NOT_RECORDED
 from eval.files.run_folder import metric_of
 from eval.judging.judge_card import Corrected
@@ -55,9 +46,9 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def span(interval: Interval | None, brackets: Sequence[str] = "[]", digits: int = 3) -> str:
     """An interval as text; empty for None."""
-    return (
-        "" if interval is None else f"{brackets[0]}{interval.low:.{digits}f}, {interval.high:.{digits}f}{brackets[1]}"
-    )
+    if interval is None:
+        return ""
+    return f"{brackets[0]}{interval.low:.{digits}f}, {interval.high:.{digits}f}{brackets[1]}"
 
 
 def by_case(ours: Estimate, digits: int = 3) -> str:
@@ -116,13 +107,8 @@ def markdown(table: Table) -> str:
     for row in table.rows:
         rows += [["—"] * len(header)] if row.ruled else []
         rows.append([row.title, *(shown(cell) for cell in row.cells)])
-    parts = [
-        f"# {cell_text(table.title)}",
-        "",
-        *(f"- {cell_text(line)}" for line in table.lines),
-        "",
-        grid(header, rows),
-    ]
+    lines = (f"- {cell_text(line)}" for line in table.lines)
+    parts = [f"# {cell_text(table.title)}", "", *lines, "", grid(header, rows)]
     parts += [line for text in correction_lines(table) for line in ("", cell_text(text))]
     parts += [*_categories(table), *_differences(table), *_evidence(table), *_costs(table)]
     return "\n".join(parts) + "\n"
@@ -166,21 +152,11 @@ def _differences(table: Table) -> list[str]:
         return []
     header = ["Memory", *(column.heading for column in table.columns)]
     assert table.reference_row is not None, "a row is compared with it"
-    notes = [
-        f"- {cell_text(column.heading)}: {cell_text(' '.join(lines))}"
-        for place, column in enumerate(table.columns)
-        if (lines := how_tested(table, place))
-    ]
-    return [
-        "",
-        f"## Paired difference from {cell_text(table.reference_row.title)}: mean {{by case}} [by question]",
-        "",
-        "p: t-test by case, for the pair alone. could be: with the missing answers, whatever they are worth. n: pairs of answers.",
-        "",
-        *notes,
-        "",
-        grid(header, rows),
-    ]
+    title = f"## Paired difference from {cell_text(table.reference_row.title)}: mean {{by case}} [by question]"
+    about = "p: t-test by case, for the pair alone. could be: with the missing answers, whatever they are worth. n: pairs of answers."
+    tests = ((column.heading, how_tested(table, place)) for place, column in enumerate(table.columns))
+    notes = [f"- {cell_text(heading)}: {cell_text(' '.join(lines))}" for heading, lines in tests if lines]
+    return ["", title, "", about, "", *notes, "", grid(header, rows)]
 
 
 def difference_text(pair: Pair | None) -> str:
@@ -216,14 +192,8 @@ def _evidence(table: Table) -> list[str]:
         if any(row[-1] != "0" for row in rows):
             depth = metric_of(next(iter(files.values())))
             header = ["Memory", "covered", "verbatim", "nDCG", "turns per item", "questions"]
-            parts += [
-                "",
-                f"## {depth} on {cell_text(title)} (means over questions that name evidence)",
-                "",
-                EVIDENCE_INTERVAL,
-                "",
-                grid(header, rows),
-            ]
+            heading = f"## {depth} on {cell_text(title)} (means over questions that name evidence)"
+            parts += ["", heading, "", EVIDENCE_INTERVAL, "", grid(header, rows)]
     return parts
 
 
@@ -232,7 +202,7 @@ def evidence_means(path: Path) -> list[str]:
     lines = read_evidence(path)
     means = []
     for name in ("covered", "verbatim", "ndcg", "sources_per_item"):
-        values = [line["value"] if name == "covered" else line["detail"][name] for line in lines]
+        values = (line["value"] if name == "covered" else line["detail"][name] for line in lines)
         known = [value for value in values if value is not None]
         means.append(number(fmean(known) if known else None))
     covered = by_question([line["value"] for line in lines])
@@ -289,10 +259,8 @@ def _costs(table: Table) -> list[str]:
             means = "(per question or per unit, means; recall seconds = own CPU + provider time)"
             totals += ["", f"{heading} {means}", "", grid(["Memory", *(each.title for each in COST_COLUMNS)], rows)]
         if phase_rows:
-            sums = (
-                "(sums over the run; what came from the cache is counted as when it was bought, "
-                "and what was embedded in advance where it is used)"
-            )
+            cached = "what came from the cache is counted as when it was bought"
+            sums = f"(sums over the run; {cached}, and what was embedded in advance where it is used)"
             header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]
             by_phase += ["", f"{heading} by phase {sums}", "", grid(header, phase_rows)]
     return [*totals, *by_phase]
@@ -317,27 +285,12 @@ OUTCOMES = ["not_applicable", "wrong_outcomes"]
 
 
 def as_json(table: Table, results: Path) -> str:
-    """The table as indented JSON.
-
-    Args:
-        results: the folder that all runs are in; paths are relative to it.
-    """
-    pairs = [
-        {
-            "row": row,
-            "column": place,
-            "mean": pair.difference.mean,
-            "n": pair.difference.n,
-            "question": ends(pair.difference.by_question),
-            "case": ends(pair.difference.by_case),
-            "p": pair.difference.p,
-            "p_case": pair.difference.p_by_case,
-            "adjusted": pair.p,
-            "untested": pair.untested,
-            "bounds": ends(pair.bounds),
-        }
-        for (row, place), pair in table.pairs.items()
-    ]
+    """The table as indented JSON; paths are relative to `results`, the folder that all runs are in."""
+    pairs = []
+    for (row_name, place), pair in table.pairs.items():
+        gap, tested = pair.difference, {"adjusted": pair.p, "untested": pair.untested, "bounds": ends(pair.bounds)}
+        both = {"mean": gap.mean, "n": gap.n, "question": ends(gap.by_question), "case": ends(gap.by_case)}
+        pairs.append({"row": row_name, "column": place, **both, "p": gap.p, "p_case": gap.p_by_case, **tested})
     rows = [
         {
             "name": row.name,
@@ -349,14 +302,9 @@ def as_json(table: Table, results: Path) -> str:
         }
         for row in table.rows
     ]
+    names = ("dataset", "title", "metric", "aggregate")
     columns = [
-        {
-            "dataset": column.dataset,
-            "title": column.title,
-            "metric": column.metric,
-            "aggregate": column.aggregate,
-            "questions": len(column.questions),
-        }
+        {**{name: getattr(column, name) for name in names}, "questions": len(column.questions)}
         for column in table.columns
     ]
     content = {"name": table.name, "title": table.title, "caption": list(table.lines), "reference": table.reference}
@@ -375,25 +323,19 @@ def _cell(cell: AnyCell, results: Path) -> dict[str, Any]:
         return {"kind": "text", "text": cell}
     number, published = cell.published, None
     if number is not None:
-        published = {
-            "text": number.printed,
-            "value": number.value,
-            "ends": [number.low, number.high],
-            "source": f"{number.paper} {number.table}",
-        }
+        published = {"text": number.printed, "value": number.value, "ends": [number.low, number.high]}
+        published["source"] = f"{number.paper} {number.table}"
     start = {"text": shown(cell), "verdict": cell.verdict(), "published": published}
     if isinstance(cell, Measure):
         return {"kind": "measure", **start, "estimates": {"all": estimated(cell.ours)}}
     names = categories(cell.column)
+    counted_as = ("questions", "scored", "unscored", "errored", "not_reached", "cut")
     counts = {name: cell.counts(name) for name in names}
     return {
         "kind": "score",
         **start,
         "estimates": {name: estimated(cell.estimate(name)) for name in names},
-        "counts": {
-            name: [each.questions, each.scored, each.unscored, each.errored, each.not_reached, each.cut]
-            for name, each in counts.items()
-        },
+        "counts": {name: [getattr(own, field) for field in counted_as] for name, own in counts.items()},
         "files": [path.relative_to(results).as_posix() for path in cell.score_files],
         "repeats": cell.repeats,
         "spread": cell.spread(),
@@ -406,14 +348,8 @@ def estimated(ours: Estimate | None) -> dict[str, Any] | None:
     """A mean with its intervals, as the report reads it."""
     if ours is None:
         return None
-    return {
-        "mean": ours.mean,
-        "n": ours.n,
-        "question": ends(ours.by_question),
-        "case": ends(ours.by_case),
-        "cautious": ends(ours.cautious),
-        "clusters": ours.clusters,
-    }
+    spans = {"question": ends(ours.by_question), "case": ends(ours.by_case), "cautious": ends(ours.cautious)}
+    return {"mean": ours.mean, "n": ours.n, **spans, "clusters": ours.clusters}
 
 
 def ends(interval: Interval | None) -> list[float] | None:
@@ -432,10 +368,8 @@ def as_csv(table: Table) -> str:
             for name in categories(column) if isinstance(cell, Cell) else [ALL]:
                 values = {"table": table.name, "memory": row.name, "dataset": column.dataset, "metric": column.metric}
                 values |= {"category": name, **_values(cell, name)}
-                own = [values.get(field) for field in fields]
-                lines.append(
-                    ["" if each is None else f"{each:.6f}" if isinstance(each, float) else str(each) for each in own]
-                )
+                own = ("" if (each := values.get(field)) is None else each for field in fields)
+                lines.append([f"{each:.6f}" if isinstance(each, float) else str(each) for each in own])
     return csv_text(lines)
 
 

@@ -28,9 +28,6 @@ def sent_prompt(
 ) -> tuple[tuple[str, str], ...]:
     """The messages, each a role and its text; if a failed answer was requested again, the last ones.
 
-    Args:
-        record: of `run.json`.
-
     Raises:
         RunError: no reader was asked, or the prompt cannot be rendered again; the message says why.
     """
@@ -66,7 +63,6 @@ def rendered_again(
     """The messages of an answer whose files have been read.
 
     Args:
-        record: of `run.json`.
         items: the recalled items of the case, by hash.
         line: the effort line of the answer.
 
@@ -81,7 +77,6 @@ def rendered_again(
         raise RunError(f"its prompt cannot be read again: {error}") from error
     rendered = render(reader, prompts, question, Recall(recalled_items(prediction, items)))
     if (rendered.context_tokens, rendered.dropped) != (line["context_tokens"], line["dropped_items"]):
-        raise RunError(
-            "rendered again, the prompt shows another number of tokens than was counted: it is not what was sent"
-        )
+        why = "the prompt shows another number of tokens than was counted"
+        raise RunError(f"rendered again, {why}: it is not what was sent")
     return tuple(rendered.request.messages)

@@ -29,21 +29,8 @@ SEGTREE_T5 = {
 """Method and variant of SegTreeMem Table 5 by the name of the memory's configuration."""
 SEGTREE_SETS = {"locomo": "LoCoMo", "longmemeval_mab": "LongMemEval-MAB", "realmem": "RealMem"}
 
-SHOWN = {
-    "nodes": "nodes",
-    "leaves": "leaves",
-    "inner": "inner",
-    "shared": "several parents",
-    "depth_max": "depth max",
-    "depth_mean": "depth mean",
-    "depth_std": "depth std",
-    "leaf_depth_max": "leaf depth max",
-    "leaf_depth_mean": "leaf depth mean",
-    "leaf_depth_std": "leaf depth std",
-    "branching": "branching",
-    "height_to_width": "height/width",
-    "calls_per_leaf": "calls/leaf",
-}
+SHOWN = {name: name.replace("_", " ") for name in Shape.__slots__}
+SHOWN |= {"shared": "several parents", "height_to_width": "height/width", "calls_per_leaf": "calls/leaf"}
 """Column headings by field of `Shape`."""
 SEGTREE_NAMES = {
     "nodes": "nodes",
@@ -89,9 +76,8 @@ def shape_lines(run_folder: Path, record: RunRecord, trees: Sequence[Tree]) -> l
         rows.append(("ours without chains", _values(means)))
     if (printed := published_shape(record.name, record.dataset["name"])) is not None:
         rows.append((printed[0], printed[1]))
-    return table(
-        ["means over trees", *SHOWN.values()], ([name, *(_number(row.get(key)) for key in SHOWN)] for name, row in rows)
-    )
+    lines = ([name, *(_number(row.get(key)) for key in SHOWN)] for name, row in rows)
+    return table(["means over trees", *SHOWN.values()], lines)
 
 
 def _values(means: Shape) -> dict[str, float]:
@@ -108,11 +94,7 @@ def token_lines(trees: Sequence[Tree]) -> list[str]:
 
 
 def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[str]:
-    """A table of revenues per tree as shares of the upper bound, and whether OTD kept its guarantee.
-
-    Args:
-        seed: of the random tree.
-    """
+    """A table of revenues per tree as shares of the upper bound, and whether OTD kept its guarantee; `seed` is that of the random tree."""
     lines, rng = [], np.random.default_rng(seed)
     names = ["observed", "binarised", "otd", "average linkage", "random binary", "optimum"]
     rows = []
@@ -128,18 +110,8 @@ def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[st
         shares = [_number(said.ratios.get(name), 4) for name in names]
         leaves = {name for name, under in zip(tree.ids, tree.children, strict=True) if not under}
         named = "as written" if leaves <= set(order) else "as dumped"
-        rows.append(
-            [
-                tree.case_id,
-                str(said.n),
-                _number(said.total),
-                _number(said.bound),
-                *shares,
-                _number(said.beta, 4),
-                str(said.holds),
-                named,
-            ]
-        )
+        sums = str(said.n), _number(said.total), _number(said.bound)
+        rows.append([tree.case_id, *sums, *shares, _number(said.beta, 4), str(said.holds), named])
     heads = ["case", "leaves", "sum w", "bound", *names, "beta", "OTD >= beta/3 x bound", "order"]
     lines += table(heads, rows) if rows else []
     return [
@@ -182,11 +154,7 @@ def evidence_lines(run_folder: Path, cases: Iterable[Case]) -> list[str]:
 
 
 def agreement_lines(agreements: Mapping[tuple[Tier, str], TripletAgreement], annotator: str) -> list[str]:
-    """A table of MemTree's triplet test by tier and depth.
-
-    Args:
-        annotator: name of the model that answered.
-    """
+    """A table of MemTree's triplet test by tier and depth; `annotator` is the name of the model that answered."""
     rows = (
         [tier, band, str(one.asked), str(one.answered), _number(None if one.share is None else 100 * one.share, 1)]
         for (tier, band), one in agreements.items()

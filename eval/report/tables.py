@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,11 +45,8 @@ class BestOf(Cell):
     @cached_property
     def draws(self) -> Draws:
         """Every score of each question, from the chosen candidates."""
-        return {
-            question.key: self.chosen[question.cluster].draws[question.key]
-            for question in self.column.questions
-            if question.key in self.chosen[question.cluster].draws
-        }
+        draws = ((each.key, self.chosen[each.cluster].draws) for each in self.column.questions)
+        return {key: own[key] for key, own in draws if key in own}
 
     @cached_property
     def drawn(self) -> tuple[int, int]:
@@ -58,13 +55,12 @@ class BestOf(Cell):
 
     def scores_without(self, cluster: str) -> Scores:
         """The scores of all cases but one, from the candidates that would be chosen without it."""
-        cells = self.rechosen.get(cluster, {})
-        return {
-            question.key: score
-            for question in self.column.questions
-            if question.cluster != cluster
-            and (score := cells.get(question.cluster, self).scores.get(question.key)) is not None
-        }
+        cells, rest = (
+            self.rechosen.get(cluster, {}),
+            (each for each in self.column.questions if each.cluster != cluster),
+        )
+        scores = ((each.key, cells.get(each.cluster, self).scores) for each in rest)
+        return {key: own[key] for key, own in scores if key in own}
 
 
 def choose(cells: Mapping[str, Cell], *, held_out: bool) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
@@ -140,28 +136,19 @@ def composed(
     *,
     held_out: bool = False,
 ) -> BestOf:
-    """Build the cell of a choice: for each cluster the scores and outcomes of the chosen candidate.
+    """Build the cell of a choice (`choose`): for each cluster the scores and outcomes of the chosen candidate.
 
     Args:
         cells: the candidates' cells in one column, by name.
-        chosen: name of the chosen candidate by cluster (`choose`).
         again: the choices without each cluster. The interval by case then includes the uncertainty of the choice.
-        held_out: whether the candidates were chosen on the other cases.
     """
     first = next(iter(cells.values()))
-    column = first.column
-    outcomes = {
-        question.key: cells[chosen[question.cluster]].outcomes[question.key]
-        for question in column.questions
-        if question.key in cells[chosen[question.cluster]].outcomes
-    }
-    rechosen = {
-        out: {cluster: cells[name] for cluster, name in others.items()} for out, others in (again or {}).items()
-    }
-    picked = {one: cells[name] for one, name in chosen.items()}
-    return BestOf(
-        column, outcomes, (), correction=first.correction, chosen=picked, rechosen=rechosen, held_out=held_out
-    )
+    column, picked = first.column, {one: cells[name] for one, name in chosen.items()}
+    known = ((each.key, picked[each.cluster].outcomes) for each in column.questions)
+    outcomes = {key: own[key] for key, own in known if key in own}
+    rechosen = {out: {one: cells[name] for one, name in others.items()} for out, others in (again or {}).items()}
+    choice: dict[str, Any] = {"chosen": picked, "rechosen": rechosen, "held_out": held_out}
+    return BestOf(column, outcomes, (), correction=first.correction, **choice)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -331,11 +318,9 @@ class Table:
     @cached_property
     def pairs(self) -> Mapping[tuple[str, int], Pair]:
         """Every row compared with the reference, by row name and column number; empty for a table without a reference."""
-        adjusted = {
-            (name, place): p
-            for place, (names, tested) in self.tests.items()
-            for name, p in zip(names, tested.ps, strict=True)
-        }
+        adjusted: dict[tuple[str, int], float] = {}
+        for place, (names, tested) in self.tests.items():
+            adjusted |= {(name, place): p for name, p in zip(names, tested.ps, strict=True)}
         return {key: replace(pair, p=adjusted.get(key)) for key, (_, _, pair) in self._compared.items()}
 
     @cached_property
@@ -375,11 +360,7 @@ def histories(column: Column) -> int:
 
 
 def case_gaps(first: Cell, second: Cell, histories: Sequence[str]) -> Gaps:
-    """The paired differences of two cells of one column, added up by history, over the questions that both have a score for.
-
-    Args:
-        histories: names of all histories of the column.
-    """
+    """The paired differences of two cells of one column, added up by its histories, over the questions that both have a score for."""
     both = [each for each in first.column.questions if each.key in first.scores and each.key in second.scores]
     gaps = [first.scores[each.key] - second.scores[each.key] for each in both]
     return Gaps.of(gaps, [each.cluster for each in both], first.column.groups(both), histories)
@@ -395,11 +376,9 @@ def gap_bounds(first: Cell, second: Cell) -> Interval | None:
     worst, best = ([cell.filled(questions, value) for cell in (first, second)] for value in (0.0, 1.0))
     if worst == best:
         return None
-    low, high = (
-        first.column.mean(questions, {key: score - theirs[key] for key, score in ours.items()})
-        for ours, theirs in ((worst[0], best[1]), (best[0], worst[1]))
-    )
-    return Interval(low, high)
+    ends = ((worst[0], best[1]), (best[0], worst[1]))
+    gaps = ({key: score - theirs[key] for key, score in ours.items()} for ours, theirs in ends)
+    return Interval(*(first.column.mean(questions, gap) for gap in gaps))
 
 
 # --- caption lines: tests and detectable differences ---------------------------------------------------------------------
@@ -476,10 +455,8 @@ def how_tested(table: Table, place: int) -> list[str]:
         return ["Exploratory: not tested."]
     if place not in table.tests:
         return []
-    skewed = " For strongly skewed effects of histories its error is .06 to .09 instead of .05 (simulated)." * (
-        count <= EXACT
-    )
-    return [f"Adjusted p: {family_of(table, place)}.{skewed}"]
+    skewed = " For strongly skewed effects of histories its error is .06 to .09 instead of .05 (simulated)."
+    return [f"Adjusted p: {family_of(table, place)}.{skewed * (count <= EXACT)}"]
 
 
 # --- caption lines: meaning of verdicts ---------------------------------------------------------------------------------
@@ -559,10 +536,8 @@ def correction_lines(table: Table) -> list[str]:
             reasons.setdefault(why, []).append(f"{column.heading}{some}")
         card = next((cell.correction.card for _, cell in judged if cell.correction is not None), None)
         if card is not None and card.rejected is not None and card.accepted is not None:
-            errors = (
-                f"rejects {shown_share(card.rejected)} of right answers ({counted(card.rejected.n, 'probe')}), "
-                f"accepts {shown_share(card.accepted)} of wrong ones ({card.accepted.n})"
-            )
+            errors = f"rejects {shown_share(card.rejected)} of right answers ({counted(card.rejected.n, 'probe')})"
+            errors += f", accepts {shown_share(card.accepted)} of wrong ones ({card.accepted.n})"
             cards.setdefault(errors, []).append(column.heading)
     lines = [f"Judge card: {', '.join(names)}: {errors}. {CONDITION}" for errors, names in cards.items()]
     return [*lines, *(f"Not corrected ({'; '.join(names)}): {why}." for why, names in reasons.items())]

@@ -79,20 +79,13 @@ class Field:
 
 
 def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
-    """The table as a Rich renderable.
-
-    Args:
-        width: cells of a line, at least 80. A wide table is as wide as it needs.
-    """
+    """The table as a Rich renderable, with at least 80 cells a line; a wide table is as wide as it needs."""
     parts: list[Text | Grid] = [Text(table.title, style="bold"), *usable(table)]
     rows = asked_rows(table)
     for places in table.datasets.values():
         parts += _block(table, rows, places, width, wide)
-    legend = [
-        *_legend(table),
-        *correction_lines(table),
-        *(["Rows that were not asked for and have no score are left out."] if len(rows) < len(table.rows) else []),
-    ]
+    legend = [*_legend(table), *correction_lines(table)]
+    legend += ["Rows that were not asked for and have no score are left out."] if len(rows) < len(table.rows) else []
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in legend))
 
 
@@ -119,9 +112,8 @@ def _legend(table: Table) -> list[str]:
     if any(isinstance(cell, Cell) and cell.counts().errored for row in table.rows for cell in row.cells):
         lines.append("errored: without a score, but in the tokens a question, often with few or none.")
     if (reference := table.reference_row) is not None and table.pairs:
-        lines.append(
-            f"Δ: paired difference from {reference.title} (p by case, p adjusted over the family); *: adjusted p < .05."
-        )
+        ps = "(p by case, p adjusted over the family); *: adjusted p < .05."
+        lines.append(f"Δ: paired difference from {reference.title} {ps}")
         families = {family_of(table, place): table.columns[place].title for place in table.tests}
         lines += [f"{title}: {family}." for family, title in families.items()]
         reasons = {pair.untested for pair in table.pairs.values()}
@@ -154,12 +146,7 @@ def _block(table: Table, rows: Sequence[Row], places: Sequence[int], width: int,
         if (folder := row.runs.get(first.dataset)) is not None:
             sums = costs(folder)
             spent[row.name] = sums, NONE if sums.missing else run_money(folder, table.prices)
-    sections: dict[int, list[Entry]] = {place: [] for place in places}
-    for place, entries in sections.items():
-        for row in rows:
-            own = spent.get(row.name, ()) if place == places[0] else ()
-            pair = table.pairs.get((row.name, place))
-            entries.append(Entry(row, row.cells[place], pair, row.name == table.reference, *own))
+    sections = {place: _entries(table, rows, place, spent if place == places[0] else {}) for place in places}
     layout = _layout(rows, list(sections.values()), width, wide)
     header = _grid(layout)
     header.add_row(*map(Text, (MEMORY, *(field.header for field in layout.fields))), style="bold")
@@ -171,6 +158,14 @@ def _block(table: Table, rows: Sequence[Row], places: Sequence[int], width: int,
             continue
         yield _section(entries, layout)
         yield from _notes(entries, layout.names, width)
+
+
+def _entries(
+    table: Table, rows: Sequence[Row], place: int, spent: Mapping[str, tuple[Costs, str]] | None = None
+) -> list[Entry]:
+    """The rows in a column, with the costs and dollars of their runs."""
+    own = ((row, table.pairs.get((row.name, place)), (spent or {}).get(row.name, ())) for row in rows)
+    return [Entry(row, row.cells[place], pair, row.name == table.reference, *paid) for row, pair, paid in own]
 
 
 def _title(table: Table, place: int, width: int) -> Text:
@@ -223,16 +218,16 @@ def _cost(entry: Entry, name: str, digits: int = 0) -> str:
     return "" if entry.spent is None else number(getattr(entry.spent, name), digits)
 
 
-def _corrected(entry: Entry) -> str:
+def _corrected(entry: Entry, *, whole: bool = False) -> str:
+    """The corrected score, with its range by kind of probe if `whole`; a mark where there is none."""
     fixed = entry.cell.corrected() if isinstance(entry.cell, Cell) else None
-    if fixed is None or isinstance(fixed, str):
-        return "" if fixed is None else "no fit" if fixed.endswith(MISFIT) else NONE
+    if fixed is None:
+        return ""
+    if whole:
+        return corrected_text(fixed).removeprefix("corrected ")
+    if isinstance(fixed, str):
+        return "no fit" if fixed.endswith(MISFIT) else NONE
     return f"{number(fixed.mean)} {brief_span(fixed.interval)}"
-
-
-def _corrected_span(entry: Entry) -> str:
-    fixed = entry.cell.corrected() if isinstance(entry.cell, Cell) else None
-    return "" if fixed is None else corrected_text(fixed).removeprefix("corrected ")
 
 
 def _ends(entry: Entry, text: Callable[[Estimate, int], str]) -> str:
@@ -277,7 +272,7 @@ TIGHT = (1, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PAPER, BRIEF))
 """The narrowest layout of a table with corrected scores, which take the room of the costs."""
 WIDE = (
     SCORE,
-    Field("corrected [95 %]", _corrected_span),
+    Field("corrected [95 %]", partial(_corrected, whole=True)),
     Field("{by case}", lambda entry: _ends(entry, by_case)),
     Field("[by question]", lambda entry: _ends(entry, lambda ours, digits: span(ours.by_question, digits=digits))),
     Field("scored/un/err/left", _counts),
@@ -380,12 +375,9 @@ DOTS = "…"
 
 
 def shortened(names: Sequence[str], width: int) -> list[str]:
-    """Shorten names to at most `width` cells; names that differ stay different.
+    """Shorten names to at most `width` cells, at least 8; names that differ stay different.
 
     A long name is cut at its end. Names that would then be equal are cut in their middle, and numbered if that is not enough.
-
-    Args:
-        width: at least 8.
     """
     short = {name: fitting(name, width) for name in names}
     short |= {name: _middle(name, width) for name in _alike(short)}
@@ -467,21 +459,13 @@ def printed_places(table: Table) -> list[int]:
 def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     """Print the paper's rows, and others that were requested by name, in the columns with published numbers.
 
-    Args:
-        width: cells of a line; columns that do not fit follow below in further grids.
-        elsewhere: a sentence that names the place of the full table.
+    Columns that do not fit into `width` cells follow below in further grids; the sentence `elsewhere` names the place of the full table.
     """
     places = printed_places(table)
     ruled = next((place for place, row in enumerate(table.rows) if row.ruled), len(table.rows))
     above = {row.name for row in table.rows[:ruled]}
     rows = [row for row in asked_rows(table) if row.name in above or row.name in (table.wanted or ())]
-    entries = {
-        place: [
-            Entry(row, row.cells[place], table.pairs.get((row.name, place)), row.name == table.reference)
-            for row in rows
-        ]
-        for place in places
-    }
+    entries = {place: _entries(table, rows, place) for place in places}
     parts: list[Text | Grid] = [Text(fitting(table.title, width), style="bold"), *usable(table)]
     form, groups = _fit(entries, [row.title for row in rows], width)
     spans = {place: cell_len(block[0]) for blocks in groups for place, block in blocks.items()}
@@ -491,8 +475,16 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     # A state that is too long for its cell, such as missing data with the command that gets it, is printed once below the grid.
     states = dict.fromkeys(each.cell for own in entries.values() for each in own if isinstance(each.cell, str))
     lines = [fitting(state, width) for state in states if cell_len(state) > LONGEST_STATE]
+    interval = (
+        " {95 % by case}, below five cases or where none differ [Wilson's on the effective number of questions], "
+        "by question for a single one"
+    )
+    lines += [f"ours: mean{interval if OURS in form else ''}; paper: the published number; {NONE}: no score."]
     compared = any(each.pair is not None and each.pair.p is not None for own in entries.values() for each in own)
-    lines += _short_legend(table, form, compared)
+    if (reference := table.reference_row) is not None and compared:
+        lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
+    abbreviated = BRIEF in form or not all(number.why_not for _, number in published_cells(table))
+    lines += [line if abbreviated else line.replace("n/c: not", "None is") for line in comparability(table)]
     lines += filter(None, [f"{_left_out(table, rows, places, above)} {elsewhere}".strip()])
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in lines))
 
@@ -533,11 +525,7 @@ def _padded(texts: Sequence[str]) -> list[str]:
 def _side_by_side(
     table: Table, rows: Sequence[Row], blocks: Blocks, width: int, metrics: Mapping[int, tuple[str, str]]
 ) -> Text:
-    """One line per row; above them a header of data sets and metrics, with categories on a line of their own.
-
-    Args:
-        metrics: by number of a column, the metric that stands above its category, or nothing, and the text below.
-    """
+    """One line per row; above them a header of data sets and metrics, with categories on a line of their own (`headings`)."""
     spans = {place: cell_len(block[0]) for place, block in blocks.items()}
     room = max(LEAST_TITLE, width - sum(len(GAP) + size for size in spans.values()))
     names = _padded([MEMORY, *shortened([row.title for row in rows], min(room, LONGEST_TITLE))])
@@ -565,30 +553,10 @@ def _spanning(spans: Mapping[int, int], titles: Sequence[tuple[str, ...]]) -> li
 
 
 def _left_out(table: Table, rows: Sequence[Row], places: Sequence[int], above: Collection[str]) -> str:
-    """The rows and columns that the grid leaves out, by reason; empty if it shows all.
-
-    Args:
-        above: names of the table's rows that the paper prints.
-    """
+    """The rows and columns that the grid leaves out, by reason; empty if it shows all. `above` names the rows that the paper prints."""
     unasked = len(above) - sum(row.name in above for row in rows)
     left = len(table.rows) - len(rows) - unasked, len(table.columns) - len(places)
     kinds = " and ".join(counted(count, name) for count, name in zip(left, ("row", "metric"), strict=True) if count)
     parts = [f"{counted(unasked, 'row')} that nobody asked for"] if unasked else []
     parts += [f"{kinds} that the paper does not print"] if kinds else []
     return f"Not shown: {'; '.join(parts)}." if parts else ""
-
-
-def _short_legend(table: Table, form: Sequence[Field], compared: bool) -> list[str]:
-    """What the marks of a cell mean; `compared`: a printed row was tested against the reference."""
-    interval = (
-        " {95 % by case}, below five cases or where none differ [Wilson's on the effective number of questions], "
-        "by question for a single one"
-        if OURS in form
-        else ""
-    )
-    lines = [f"ours: mean{interval}; paper: the published number; {NONE}: no score."]
-    if (reference := table.reference_row) is not None and compared:
-        lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
-    if BRIEF in form or not all(number.why_not for _, number in published_cells(table)):
-        return [*lines, *comparability(table)]
-    return [*lines, *(line.replace("n/c: not", "None is") for line in comparability(table))]

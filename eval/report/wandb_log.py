@@ -118,16 +118,9 @@ def logged(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
         return
     folder = Path(config["results"])  # W&B makes a subfolder `wandb`
     folder.mkdir(parents=True, exist_ok=True)
-    quiet = wandb.Settings(
-        silent=True,
-        console="off",
-        disable_git=True,
-        disable_code=True,
-        save_code=False,
-        x_disable_meta=True,
-        x_disable_stats=True,
-        x_disable_machine_info=True,
-    )
+    hidden = ("disable_git", "disable_code", "x_disable_meta", "x_disable_stats", "x_disable_machine_info")
+    off: dict[str, Any] = {"silent": True, "console": "off", "save_code": False, **dict.fromkeys(hidden, True)}
+    quiet = wandb.Settings(**off)
     named = {"project": chosen["project"], "entity": chosen["entity"], "mode": chosen["mode"], "name": name}
     run = wandb.init(**named, dir=str(folder), job_type=kind, config=redact_values(config), settings=quiet)
     try:

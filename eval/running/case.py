@@ -48,7 +48,7 @@ def run_case(runs: Sequence[Run], case: Case, lanes: AnswerPools, cell: OpenCell
             if kept := sum(run.questions(case.id, name) for name in done):
                 on_progress(Progress(run.name, case.id, "", "kept", kept))
             if left or not complete:
-                logs.append(CaseLog(run, case, done, left, lanes.on_answer, on_progress))
+                logs.append(CaseLog(run, case, done, left, on_progress, lanes.on_answer))
         build = CaseRun(case, logs, lanes, cell, on_progress)
         build.live()
         cell.built()
@@ -75,8 +75,7 @@ def answered_case(runs: Sequence[Run], index: int) -> Case | None:
     if not all(is_complete(run.case_folder(case_id)) for run in runs):
         return None
     case = cases[index]
-    finished = all(complete and not left for _, left, complete in (_progress(run, case) for run in runs))
-    return case if finished else None
+    return case if all(complete and not left for _, left, complete in (_progress(run, case) for run in runs)) else None
 
 
 def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
@@ -94,7 +93,7 @@ def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress
     """Give up a case that cannot be run: every open question becomes an error; the next start of the run tries it again."""
     for run in runs:
         done, left, _ = _progress(run, case)
-        log = CaseLog(run, case, done, left, on_progress=on_progress)
+        log = CaseLog(run, case, done, left, on_progress)
         for name in left:
             log.predicted(name, "error", "", why[:500])
         log.finish(make_units(case.sessions, count=count_tokens, **run.unit).dropped)
@@ -153,12 +152,7 @@ class CaseRun:
     """One memory on one case, from the first unit to the last question; answers may still be outstanding."""
 
     def __init__(
-        self,
-        case: Case,
-        logs: Sequence[CaseLog],
-        lanes: AnswerPools,
-        cell: OpenCell,
-        on_progress: OnProgress,
+        self, case: Case, logs: Sequence[CaseLog], lanes: AnswerPools, cell: OpenCell, on_progress: OnProgress
     ) -> None:
         self.case, self.logs, self.lanes, self.cell, self.on_progress = case, logs, lanes, cell, on_progress
         self.run = logs[0].run  # the other runs differ in read knobs and folder only
@@ -236,11 +230,10 @@ class CaseRun:
                 log.failed("close", error)
 
     def _ask(self, memory: MemorySystem, knobs: Sequence[Mapping[str, Any]], position: int) -> None:
-        raw = self.units[self.built : position] if memory.OFFLINE else ()
-        last = position == len(self.units)
-        if last:
+        raw, urgency = self.units[self.built : position] if memory.OFFLINE else (), self.cell.remaining
+        if position == len(self.units):
             self.cell.built()  # cells that wait for reads do not count against the limit of builds
-        urgency = READING if last else self.cell.remaining
+            urgency = READING
         readings = [
             Reading(tuned(memory, own), raw, log, self.lanes, urgency, self.recall_only)
             for log, own in zip(self.logs, knobs, strict=True)

@@ -29,7 +29,7 @@ from eval.files.run_folder import (
 )
 from eval.files.store import Appender, item_record, item_score, linked, replace_file, write_lines
 from eval.running.failures import described, raise_if_stopped
-from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer, ignore_progress
+from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer
 from memsys.interface import Item, MemorySystem, NodeView
 from memsys.jsons import encoded
 from memsys.llm import meter, stopping
@@ -50,8 +50,8 @@ class CaseLog:
         case: Case,
         done: Mapping[str, Prediction],
         left: Collection[str],
+        on_progress: OnProgress = lambda progress: None,
         on_answer: OnAnswer = ignore_answer,
-        on_progress: OnProgress = ignore_progress,
     ) -> None:
         self._case, self._on_answer, self._on_progress, self._process = case, on_answer, on_progress, os.getpid()
         folder = run.case_folder(case.id)
@@ -63,16 +63,12 @@ class CaseLog:
         write_lines(folder / PREDICTIONS, done.values())
         write_lines(folder / ITEMS, self._items.values())
         # A resumed case keeps the costs of answered questions. Its build is repeated, from the cache, and counted again.
-        efforts = [
-            line
-            for line in read_efforts(folder, "subject")
-            if line["phase"] in PER_QUESTION and line["subject"] in done
-        ]
-        write_lines(folder / EFFORTS, efforts)
-        self._predictions = Appender(folder / PREDICTIONS)
-        self._item_lines = Appender(folder / ITEMS)
+        lines = read_efforts(folder, "subject")
+        kept = (line for line in lines if line["phase"] in PER_QUESTION and line["subject"] in done)
+        write_lines(folder / EFFORTS, kept)
+        self._predictions, self._item_lines = Appender(folder / PREDICTIONS), Appender(folder / ITEMS)
         self.efforts = Appender(folder / EFFORTS)
-        """Costs of the steps; a build that is interrupted is repeated, and its costs are counted again."""
+        """Costs of the steps."""
         self._lock = threading.Lock()
         self._trouble: list[str] = []
         self._report: dict[str, Any] = {}
@@ -124,12 +120,11 @@ class CaseLog:
             os._exit(1)
 
     def structure(self, memory: MemorySystem, first: CaseLog | None = None) -> None:
-        """Save the memory's nodes: `nodes.jsonl`, and `vectors.npy` with one row per node (zeros for a node without a vector).
+        """Save the nodes after the last read: `nodes.jsonl`, and `vectors.npy` with one row per node (zeros for a node without a vector).
 
         An empty file means an empty memory; there is no file if the memory does not show its nodes.
 
         Args:
-            memory: the memory after its last question was read.
             first: a log of the same build that is saved already; equal vectors are linked to its file, not stored again.
 
         Raises:
@@ -147,8 +142,7 @@ class CaseLog:
         place.unlink(missing_ok=True)
         nodes = list(memory.nodes())
         # An empty memory recalls nothing.
-        hides = type(memory).nodes is MemorySystem.nodes or memory.held or self._items
-        if not nodes and hides:
+        if not nodes and (type(memory).nodes is MemorySystem.nodes or memory.held or self._items):
             return
         records = [
             {
@@ -175,19 +169,9 @@ class CaseLog:
         write_lines(self._folder / ITEMS, sorted(self._items.values(), key=lambda item: str(item["key"])))
         if self._trouble:
             (self._folder / ERRORS).write_text("\n".join(self._trouble), encoding="utf-8", errors="replace")
-        write_lines(
-            self._folder / COMPLETE,
-            [
-                {
-                    "case_id": case.id,
-                    "cluster": case.cluster or case.id,
-                    "dropped_turns": dropped,
-                    "notes": case.notes,
-                    "memory": self._report,
-                    "hidden_root": self._hidden_root,
-                }
-            ],
-        )
+        facts = {"case_id": case.id, "cluster": case.cluster or case.id, "dropped_turns": dropped, "notes": case.notes}
+        own = {"memory": self._report, "hidden_root": self._hidden_root}
+        write_lines(self._folder / COMPLETE, [{**facts, **own}])
 
     def close(self) -> None:
         """Close the files; closing twice does no harm."""
@@ -208,9 +192,7 @@ def _as_npy(nodes: Sequence[NodeView]) -> bytes:
 def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[Ledger]:
     """Measure CPU seconds and calls of one step; save them to the logs when it ends, also when it fails; yields the step's ledger.
 
-    Args:
-        subject: unit id or question id, or empty.
-        held: entries in the memory, counted after the step.
+    `held` counts the entries in the memory after the step.
 
     Raises:
         Stopped: the user asked for a stop before the step.
@@ -234,21 +216,13 @@ TOTALS = ("sent", "tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning"
 
 
 def effort(
-    case_id: str,
-    phase: str,
-    subject: str,
-    held: int,
-    ledger: Ledger,
-    own_cpu: float,
-    context_tokens: int = 0,
-    dropped: int = 0,
+    case_id: str, phase: str, subject: str, held: int, ledger: Ledger, own_cpu: float, tokens: int = 0, dropped: int = 0
 ) -> Effort:
     """Build a line of `effort.jsonl` from the ledger of a step.
 
     Args:
         own_cpu: CPU seconds of the memory itself, without those of services.
-        context_tokens: for an answer, tokens of the recalled text shown to the reader.
-        dropped: for an answer, recalled items that did not fit the token budget.
+        tokens, dropped: `context_tokens` and `dropped_items` of an answer.
     """
     counts: dict[str, Any] = {name: dict(getattr(ledger, name)) for name in PER_PURPOSE}
     return Effort(
@@ -261,7 +235,7 @@ def effort(
         provider_seconds=round(ledger.critical_seconds, 6),
         provider_seconds_sum=round(ledger.seconds, 6),
         own_cpu_seconds=round(own_cpu, 6),
-        context_tokens=context_tokens,
+        context_tokens=tokens,
         dropped_items=dropped,
         roles={role: dict(counts) for role, counts in ledger.roles.items()},
     )

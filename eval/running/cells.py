@@ -76,11 +76,7 @@ class CellQueue:
 
 
 class OpenCell:
-    """One open cell: a memory that is being built on one history, or that waits for its last answers.
-
-    Args:
-        opening: hears when the memory is built; None where no other cell waits to be opened.
-    """
+    """One open cell: a memory that is being built on one history, or that waits for its last answers. `opening` hears when it is built."""
 
     def __init__(self, cells: CellQueue, index: int, opening: Opening | None = None) -> None:
         self.group, self.index, self.calling = cells.group, index, cells.calling

@@ -13,8 +13,6 @@ from memsys.prompts import UndeclaredPrompt
 
 FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE)
 """Errors of the file system that would also affect the next file: no space, read-only, too many open files, broken disk, lost server."""
-
-
 EXITS = (SystemExit, GeneratorExit, CancelledError, BaseExceptionGroup)
 """What a memory may raise besides an `Exception`, such as by `sys.exit`: no more than an error of its case or question. Where a memory is
 called, `BaseException` is caught, as a panic of code in Rust is none of these, either; only Ctrl-C is never an error of the memory."""

@@ -15,9 +15,6 @@ class GoldEvidence(MemorySystem):
     """Recalls the evidence units of a question, which it is constructed with, in the order of the history.
 
     A control, not a memory: it is part of `eval` because memories never see an answer key.
-
-    Args:
-        evidence: units of one case by question id.
     """
 
     def __init__(self, evidence: Mapping[str, Sequence[Unit]]) -> None:
@@ -31,15 +28,10 @@ class GoldEvidence(MemorySystem):
 
 
 def gold_evidence(case: Case, unit: Mapping[str, Any]) -> GoldEvidence:
-    """Build the control for one case.
-
-    Args:
-        unit: the unit rule and its settings (`data_loaders.units.make_units`). A unit is evidence when it holds an evidence turn.
-    """
+    """Build the control for one case, given the unit rule and its settings; a unit is evidence when it holds an evidence turn."""
     units = make_units(case.sessions, count=count_tokens, **unit).units
-    return GoldEvidence(
-        {
-            question.id: [one for one in units if not set(one.turn_ids).isdisjoint(gold.evidence)]
-            for question, gold in case.questions
-        }
-    )
+    held = {
+        question.id: [one for one in units if not set(one.turn_ids).isdisjoint(gold.evidence)]
+        for question, gold in case.questions
+    }
+    return GoldEvidence(held)

@@ -26,7 +26,7 @@ from eval.running.case import run_case
 from eval.running.cells import OpenCell, Opening
 from eval.running.pool import UrgentPool
 from eval.running.question import AnswerPools
-from eval.running.run import OnAnswer, OnProgress, Run, build_memory, ignore_answer, ignore_progress, innermost
+from eval.running.run import OnAnswer, OnProgress, Run, build_memory, ignore_answer, innermost
 from eval.running.work import Build, Executor
 
 OTHER_FILES = 256
@@ -37,7 +37,7 @@ def run_all(
     runs: Sequence[Run],
     *,
     threads: int | None = None,
-    on_progress: OnProgress = ignore_progress,
+    on_progress: OnProgress = lambda progress: None,
     on_answer: OnAnswer = ignore_answer,
     executor: Executor | None = None,
 ) -> None:
@@ -75,11 +75,8 @@ def run_all(
             )
         clear_up(runs)
         if executor is not None:
-            builds = [
-                Build(tuple(runs), group, index)
-                for group, runs in enumerate(groups)
-                for index in range(len(runs[0].sizes))
-            ]
+            every = ((tuple(own), group) for group, own in enumerate(groups))
+            builds = [Build(own, group, index) for own, group in every for index in range(len(own[0].sizes))]
             executor(sorted(builds, key=lambda build: -build.size), on_progress, on_answer)  # the largest case first
             return
         here = Path.cwd()

@@ -37,9 +37,8 @@ class OracleEditor(MemorySystem):
     def read(self, question: Question) -> Recall:
         slot = self._asks.get(question.id, ("", ""))
         asker = question.asker.id if question.asker else ""
-        if slot not in self._held or self._owners.get(slot, asker) != asker:
-            return Recall(())
-        return Recall((self._held[slot],))
+        shown = slot in self._held and self._owners.get(slot, asker) == asker
+        return Recall((self._held[slot],) if shown else ())
 
     @property
     def uses_asker(self) -> bool:

@@ -17,8 +17,6 @@ from memsys.llm.protocol import settle, while_waiting
 
 Work = tuple[float, int, Callable[[], None]]
 """Urgency (negated), number in the order of arrival, and function to call."""
-
-
 COMPUTING = 2
 """Number of threads of a pool that compute at once. More would only compete for the interpreter with each other and with the builds."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from data_loaders.schema import Question, Unit
 from eval.files.records import Outcome
 from eval.running.case_log import NOTHING, CaseLog, Recalled, effort, metered_step
-from eval.running.cells import ANSWERING, READING
+from eval.running.cells import ANSWERING
 from eval.running.failures import described, raise_fatal, raise_if_stopped
 from eval.running.pool import UrgentPool
 from eval.running.reader import Rendered, render
@@ -32,13 +32,11 @@ class AnswerPools:
     """Resources that the cells of an experiment share."""
 
     questions: UrgentPool
-    """Threads that read questions."""
     saving: UrgentPool
     """Threads that save answers. They are separate from those of the questions, because all of those may wait until an answer is saved."""
     answers: threading.Semaphore
     """One slot for each answer that may be outstanding at once."""
     on_answer: OnAnswer = ignore_answer
-    """Called when an answer is saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +48,9 @@ class Reading:
     """Units since the last build of an offline memory: they are shown literally, after the recalled items."""
     log: CaseLog
     lanes: AnswerPools
-    urgency: float = READING
+    urgency: float
     """Urgency of reading: a read in the middle of a history delays the rest of the build."""
-    recall_only: Collection[str] = ()
+    recall_only: Collection[str]
     """Ids of the questions whose recall alone counts: the reader is not asked."""
 
 
@@ -139,10 +137,8 @@ class _Answer:
         try:
             if (error := done.exception()) is not None:
                 raise_fatal(error)
-            context, dropped = rendered.context_tokens, rendered.dropped
-            log = self.reading.log
-            spent = effort(log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped)
-            log.efforts.add(spent, waits=True)
+            log, shown = self.reading.log, (rendered.context_tokens, rendered.dropped)
+            log.efforts.add(effort(log.case_id, "answer", self.question.id, 0, ledger, 0.0, *shown), waits=True)
             self.save(*outcome_of(done))
         except BaseException as error:  # a future swallows its callback's exception, and the case would wait for ever
             self.saved.set_exception(error)
@@ -153,8 +149,7 @@ class _Answer:
         self.saved.set_result(None)
 
 
-ITEM = {"id": str, "text": str, "score": Real, "sources": tuple | list}
-"""Types of an item's fields; a text is no list of sources."""
+ITEM = {"id": str, "text": str, "score": Real, "sources": tuple | list}  # a text is no list of sources
 
 
 def check_types(recall: Any) -> None:

@@ -60,10 +60,7 @@ class Rendered:
 
 
 def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall, *, sample: int = 0) -> Rendered:
-    """Build the request for the answer to a question, given the recall.
-
-    Args:
-        sample: number of the replicate; requests that differ in it are separate draws.
+    """Build the request for the answer to a question, given the recall; requests of another `sample` (replicate) are separate draws.
 
     Raises:
         ValueError: the recall has an answer already, or was aborted.
@@ -99,10 +96,7 @@ def within(items: Sequence[Item], limit: int | None, *, fill: bool = False) -> l
     """The highest-scored items that fit into `limit` tokens together, in their given order; all of them when `limit` is None.
 
     Items are ranked by score, because a memory may return them in another order; among equal scores the earlier item wins. If not even
-    the best item fits, it is cut to the limit.
-
-    Args:
-        fill: cut the first item that does not fit to the remaining tokens, instead of leaving it out.
+    the best item fits, it is cut to the limit; with `fill`, the first item that does not fit is cut to the remaining tokens.
     """
     if limit is None:
         return list(items)

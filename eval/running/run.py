@@ -31,15 +31,8 @@ if TYPE_CHECKING:
 
 OUTSTANDING = 256
 """Maximum number of outstanding answers, or judgements: above any in-flight limit, yet their prompts fit into memory."""
-
-
 SERVICES = ("llm", "probe", "embedder", "prompts", "gateway", "rng")
 """Parameters of a memory that `built` fills."""
-
-
-def every_question(case_id: str, question_id: str) -> bool:
-    """Ask all questions."""
-    return True
 
 
 def no_rehearsal() -> None:
@@ -79,7 +72,7 @@ class Run:
     replicate: int = 0
     rebuild_every: int = 1
     """Offline memories consolidate at the first due point and at every n-th from there; later units are shown raw until then."""
-    questions: Callable[[str, str], bool] = every_question
+    questions: Callable[[str, str], bool] = lambda case_id, question_id: True
     """Filter by case id and question id: the questions that are asked."""
     control: Callable[[Case], MemorySystem] | None = None
     """Builds a control that needs the case's answer key, in place of `build` (`eval.running.gold_evidence`). None for every memory."""
@@ -123,12 +116,6 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-
-
-def ignore_progress(progress: Progress) -> None:
-    """Do nothing: for callers that show no progress."""
-
-
 OnAnswer = Callable[[Run, Case, Prediction], None]
 """Called with the run, the case and the answer once its line is saved; may raise `EndOfRun` to end the run."""
 
@@ -162,10 +149,7 @@ def memorys_code() -> Iterator[None]:
         yield
 
 
-REFUSED: Mapping[str, str] = {
-    "os.chdir": "change the working folder, where results are written",
-    "os.exec": "replace this process",
-}
+REFUSED = {"os.chdir": "change the working folder, where results are written", "os.exec": "replace this process"}
 """What a memory must not do, by audit event."""
 
 

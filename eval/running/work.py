@@ -86,11 +86,17 @@ _lock = threading.Lock()
 
 
 def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
-    """Build a memory over the artificial history and read from it; memories of the same kind are rehearsed only once.
+    """Build a memory over the artificial history and read from it, once for its class and the settings that select the code that runs:
+    strings and booleans, also those of a wrapped memory.
 
     A failure is reported on standard error and ignored: the run itself will show it.
     """
-    kind = _kind(build)
+    kind: list[str] = []
+    for target, given in layers(build):
+        records = [vars(value) for value in given.values() if isinstance(value, Settings)]
+        stated = dict(given, **{name: value for record in records for name, value in record.items()})
+        kind.append(getattr(target, "__qualname__", repr(target)))
+        kind += [f"{name}={value}" for name, value in sorted(stated.items()) if isinstance(value, str | bool)]
     key = repr((kind, sorted(unit.items(), key=str)))
     # Other builds wait, because they need the same imports.
     with _lock, metering(), operation("rehearsal", kind[0]):
@@ -127,14 +133,3 @@ def made_up() -> Case:
         sessions.append(Session(f"s{place}", tuple(turns), started, f"{place + 1} May 2023"))
     question = Question("q", "Where did Ann go with the letter in the morning?", None)
     return Case("rehearsal", ("Ann", "Bob"), tuple(sessions), ((question, Gold((), ())),))
-
-
-def _kind(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
-    """A memory's class and the settings that select the code that runs: strings and booleans, also those of a wrapped memory."""
-    kind: list[str] = []
-    for target, given in layers(build):
-        records = [vars(value) for value in given.values() if isinstance(value, Settings)]
-        stated = dict(given, **{name: value for record in records for name, value in record.items()})
-        kind.append(getattr(target, "__qualname__", repr(target)))
-        kind += [f"{name}={value}" for name, value in sorted(stated.items()) if isinstance(value, str | bool)]
-    return tuple(kind)

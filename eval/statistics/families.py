@@ -112,9 +112,8 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, signs: np.ndarray) -> np.ndar
     totals = summed(sums)
     mean = np.einsum("fcr,c->fr", totals, 1 / (groups * total))
     # The squared change of the mean when a history g is left out, added up over histories: (totals @ change_g - sign_g own_g)^2.
-    crossed = (totals.transpose(0, 2, 1) @ (change.T @ change)).transpose(0, 2, 1) - 2 * summed(
-        change[:, :, None] * own[:, None, :]
-    )
+    crossed = (totals.transpose(0, 2, 1) @ (change.T @ change)).transpose(0, 2, 1)
+    crossed -= 2 * summed(change[:, :, None] * own[:, None, :])
     squares = (totals * crossed).sum(axis=1) + (own**2).sum(axis=0)
     error = ((size - 1) / size * np.maximum(squares, 1e-24)) ** 0.5
     return np.asarray((np.abs(mean) / error).T)
@@ -135,8 +134,7 @@ def single_step(rows: Sequence[Gaps], ps: Sequence[float], freedoms: Sequence[fl
 
     Args:
         rows: differences from the reference, all over the same histories.
-        ps: p of the t-test of each row alone.
-        freedoms: degrees of freedom of that test.
+        ps, freedoms: p and degrees of freedom of the t-test of each row alone.
         columns: number of columns of the family, including this one.
     """
     level, histories = level_of(columns), len(rows[0].sums)
@@ -165,9 +163,8 @@ def single_step(rows: Sequence[Gaps], ps: Sequence[float], freedoms: Sequence[fl
     allowed = int(level * (null.size + extra) + 1e-9) - extra
     alpha = float(null[allowed - 1]) if allowed >= 1 else 0.0
     kind = "all" if exact else f"{null.size:,} random"
-    return Tested(
-        _over(own, columns), alpha, f"t by history, max-T over {kind} sign flips of the {histories} histories"
-    )
+    method = f"t by history, max-T over {kind} sign flips of the {histories} histories"
+    return Tested(_over(own, columns), alpha, method)
 
 
 def _over(ps: Sequence[float], columns: int) -> tuple[float, ...]:

@@ -20,11 +20,7 @@ ASSUMED = f"assumed: the two differ on {DISAGREEING:.0%} of the questions"
 
 
 def detectable(sampling: Sampling, alpha: float = 0.05) -> float:
-    """The true difference that is detected with 80 % probability, in the unit of the mean.
-
-    Args:
-        alpha: two-sided level of the test.
-    """
+    """The true difference that a two-sided test at level `alpha` detects with 80 % probability, in the unit of the mean."""
     from scipy.special import nctdtr, nctdtrinc
 
     freedom, limit = sampling.freedom, t_point(sampling.freedom, 1 - alpha / 2)

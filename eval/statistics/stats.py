@@ -114,27 +114,14 @@ class Grouping:
         counts, histories = np.bincount(codes).astype(float), int(homes.max()) + 1
         cells = homes * counts.size + codes
         held = np.bincount(cells, minlength=histories * counts.size).astype(float).reshape(histories, -1)
-        shares = 1.0 / (counts[codes] * counts.size)
-        by_history = (held / counts).mean(axis=1)
-        return cls(
-            homes,
-            codes,
-            cells,
-            held,
-            counts,
-            shares,
-            homes.size / (counts[codes] * counts.size),
-            histories,
-            effective=1 / float((shares**2).sum()),
-            freedom=max(1.0, 1 / float((by_history**2).sum()) - 1),
-        )
+        shares, by_history = 1.0 / (counts[codes] * counts.size), (held / counts).mean(axis=1)
+        weights, effective = homes.size / (counts[codes] * counts.size), 1 / float((shares**2).sum())
+        freedom = max(1.0, 1 / float((by_history**2).sum()) - 1)
+        return cls(homes, codes, cells, held, counts, shares, weights, histories, effective, freedom)
 
 
 def by_question(
-    values: Sequence[float] | np.ndarray,
-    level: float = LEVEL,
-    grouping: Grouping | None = None,
-    scores: bool = True,
+    values: Sequence[float] | np.ndarray, level: float = LEVEL, grouping: Grouping | None = None, scores: bool = True
 ) -> Interval | None:
     """The interval of a mean of independent questions: Wilson's for 0/1 values (as SegTreeMem prints), else Student's t.
 
@@ -293,9 +280,8 @@ def matched(
     error = np.sqrt(np.maximum(0.0, squares - (n * means) ** 2 / (n + 2))) / (n + 2)
     unmoved = most == 0.0
     if unmoved.any():
-        error[unmoved] = np.maximum(
-            error[unmoved], wilson_of_share(0.0, n, NORMAL).high / stdtrit(freedom[unmoved], 0.975)
-        )
+        least = wilson_of_share(0.0, n, NORMAL).high / stdtrit(freedom[unmoved], 0.975)
+        error[unmoved] = np.maximum(error[unmoved], least)
     return n * means / (n + 2), error, freedom
 
 
@@ -453,12 +439,10 @@ def _students(
     from scipy.special import stdtrit
 
     halves = stdtrit(freedoms, (1 + LEVEL) / 2) * errors
-    lows, highs = np.maximum(means - halves, -most), np.minimum(means + halves, most)
+    rows = np.maximum(means - halves, -most), np.minimum(means + halves, most), errors, freedoms
     return [
         None if error != error else (Interval(low, high), Sampling(error, freedom))
-        for low, high, error, freedom in zip(
-            lows.tolist(), highs.tolist(), errors.tolist(), freedoms.tolist(), strict=True
-        )
+        for low, high, error, freedom in np.transpose(rows).tolist()
     ]
 
 

@@ -79,9 +79,8 @@ def components(draws: Draws) -> Components:
     """
     shapes = {array.shape for array in draws.values()}
     if len(draws) < 2 or len(shapes) != 1:
-        raise ValueError(
-            f"{len(draws)} questions with builds and repeats {sorted(shapes)}: two questions alike are needed"
-        )
+        given = f"{len(draws)} questions with builds and repeats {sorted(shapes)}"
+        raise ValueError(f"{given}: two questions alike are needed")
     by_history: dict[str, list[np.ndarray]] = {}
     for (history, _), array in draws.items():
         by_history.setdefault(history, []).append(array)

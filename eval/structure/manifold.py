@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -160,9 +161,7 @@ def _neighbours_kept(space: np.ndarray, image: np.ndarray) -> float | None:
 
 
 def _sklearn(module: str) -> Any:
-    import importlib
-
     try:
-        return importlib.import_module(f"sklearn.{module}")
+        return import_module(f"sklearn.{module}")
     except ImportError as error:
         raise RunError("manifold metrics need scikit-learn: pip install 'memsys-bench[cluster]'") from error

@@ -180,9 +180,8 @@ def leaf_hierarchy(tree: Tree, order: Sequence[str] = ()) -> tuple[Hierarchy, np
         raise ValueError(f"{tree.case_id}: revenue is defined for trees; here nodes have several parents")
     below = tree.children
     rank = {leaf: place for place, leaf in enumerate(order)}
-    leaves = sorted(
-        (node for node, under in enumerate(below) if not under), key=lambda node: rank.get(tree.ids[node], len(rank))
-    )
+    leaves = [node for node, under in enumerate(below) if not under]
+    leaves.sort(key=lambda node: rank.get(tree.ids[node], len(rank)))
     vectors = tree.vectors[leaves]
     if not vectors.size or not vectors.any(axis=1).all():
         raise ValueError(f"{tree.case_id}: a leaf has no vector")
@@ -254,9 +253,8 @@ def _insert(root: _Node, leaf: _Node) -> tuple[_Node, float]:
     while True:
         across = float(node.left @ leaf.right)
         if node.size == 1 or node.mean >= across / node.size:
-            pair = _Node(
-                node.left + leaf.left, node.right + leaf.right, node.size + 1, node.within + across, [node, leaf]
-            )
+            sums = node.left + leaf.left, node.right + leaf.right
+            pair = _Node(*sums, node.size + 1, node.within + across, [node, leaf])
             if above is None:
                 return pair, beta
             above.children[1] = pair
@@ -300,9 +298,7 @@ def binarised(tree: Hierarchy, weights: Weights) -> Hierarchy:
         left[node], right[node] = sum(left[child] for child in under), sum(right[child] for child in under)
         if len(under) > 2:
             count = np.array([[size[child]] for child in under])
-            means = Weights(
-                np.stack([left[child] for child in under]) / count, np.stack([right[child] for child in under]) / count
-            )
+            means = Weights(*(np.stack([side[child] for child in under]) / count for side in (left, right)))
             _graft(parents, node, under, otd(means).tree)
         for child in under:
             del left[child], right[child]
@@ -343,26 +339,16 @@ def check_guarantee(trials: int, rng: np.random.Generator) -> Guarantee:
             rows = rng.standard_normal((int(rng.integers(4, 9)), 3))
             weights = from_vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
         else:
-            weights = _random_matrix(rng)
+            size = int(rng.integers(3, 8))
+            upper = np.triu(rng.random((size, size)), 1)
+            weights = from_matrix(upper + upper.T)
         run = otd(weights)
         earned, best = revenue(run.tree, weights), optimum(weights)
         to_optimum.append(earned / best)
         to_promise.append(earned / (run.beta / 3 * best) if run.beta else np.inf)
         to_bound.append(earned / (run.beta / 3 * upper_bound(weights)) if run.beta else np.inf)
-    slack = 1 - 1e-9
-    return Guarantee(
-        trials,
-        sum(ratio < slack for ratio in to_promise),
-        sum(ratio < slack for ratio in to_bound),
-        float(min(to_bound)),
-        float(min(to_optimum)),
-    )
-
-
-def _random_matrix(rng: np.random.Generator) -> Weights:
-    n = int(rng.integers(3, 8))
-    upper = np.triu(rng.random((n, n)), 1)
-    return from_matrix(upper + upper.T)
+    optimal, bounded = (sum(ratio < 1 - 1e-9 for ratio in ratios) for ratios in (to_promise, to_bound))
+    return Guarantee(trials, optimal, bounded, float(min(to_bound)), float(min(to_optimum)))
 
 
 # --- a memory's tree and others ---------------------------------------------------------------------------------------
@@ -378,9 +364,8 @@ def average_linkage(weights: Weights) -> Hierarchy:
     full = weights.matrix
     far = full.max() - full
     np.fill_diagonal(far, 0.0)
-    return _merged(
-        len(weights), ((int(row[0]), int(row[1])) for row in linkage(squareform(far, checks=False), "average"))
-    )
+    merges = linkage(squareform(far, checks=False), "average")[:, :2].astype(int).tolist()
+    return _merged(len(weights), ((first, second) for first, second in merges))
 
 
 def random_binary(n: int, rng: np.random.Generator) -> Hierarchy:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -69,9 +70,8 @@ def read_tree(case_folder: Path, *, vectors: bool = False) -> Tree | None:
     place = {line["id"]: number for number, line in enumerate(lines)}
     matrix = _vectors(case_folder) if vectors else np.empty((len(lines), 0), dtype=np.float32)
     if len(place) != len(lines) or len(matrix) != len(lines):
-        raise RunError(
-            f"{case_folder}: {len(lines)} nodes with {len(place)} ids and {len(matrix)} vectors; run the case again"
-        )
+        counts = f"{len(lines)} nodes with {len(place)} ids and {len(matrix)} vectors"
+        raise RunError(f"{case_folder}: {counts}; run the case again")
     if lost := {parent for line in lines for parent in line["parents"]} - place.keys():
         raise RunError(f"{case_folder}: parents that are no nodes: {', '.join(sorted(lost)[:5])}")
     parents = tuple(tuple(place[parent] for parent in dict.fromkeys(line["parents"])) for line in lines)
@@ -107,8 +107,7 @@ def _vectors(case_folder: Path) -> np.ndarray:
 
 def read_trees(run_folder: Path, *, vectors: bool = False) -> list[Tree]:
     """The structures of all complete cases of a run, in the order of their folders."""
-    folders = RunFolder(run_folder).complete()
-    trees = (read_tree(folder, vectors=vectors) for folder in folders)
+    trees = (read_tree(folder, vectors=vectors) for folder in RunFolder(run_folder).complete())
     return [tree for tree in trees if tree is not None]
 
 
@@ -127,9 +126,8 @@ def top_down(tree: Tree) -> list[int]:
             if not waiting[child]:
                 order.append(child)
     if len(order) < len(tree.ids):
-        raise RunError(
-            f"{tree.case_id}: nodes that are their own ancestors, among {tree.ids[waiting.index(max(waiting))]}"
-        )
+        circular = tree.ids[waiting.index(max(waiting))]
+        raise RunError(f"{tree.case_id}: nodes that are their own ancestors, among {circular}")
     return order
 
 
@@ -156,20 +154,14 @@ def without_chains(tree: Tree) -> Tree:
     gone = {node for node, under in enumerate(below) if len(under) == 1 and len(tree.parents[under[0]]) == 1}
     stand_ins: dict[int, tuple[int, ...]] = {}
     for node in top_down(tree):
-        parents = tuple(
-            dict.fromkeys(
-                up for parent in tree.parents[node] for up in ((parent,) if parent not in gone else stand_ins[parent])
-            )
-        )
-        stand_ins[node] = parents
+        above = [stand_ins[parent] if parent in gone else (parent,) for parent in tree.parents[node]]
+        stand_ins[node] = tuple(dict.fromkeys(chain(*above)))
     kept = [node for node in range(len(tree.ids)) if node not in gone]
-    own: dict[str, Any] = {
-        name: tuple(getattr(tree, name)[node] for node in kept)
-        for name in ("ids", "levels", "kinds", "texts", "sources")
-    }
+    names = ("ids", "levels", "kinds", "texts", "sources")
+    own: dict[str, Any] = {name: tuple(getattr(tree, name)[node] for node in kept) for name in names}
     number = {node: place for place, node in enumerate(kept)}
-    above = tuple(tuple(number[parent] for parent in stand_ins[node]) for node in kept)
-    return replace(tree, parents=above, vectors=tree.vectors[kept], **own)
+    parents = tuple(tuple(number[parent] for parent in stand_ins[node]) for node in kept)
+    return replace(tree, parents=parents, vectors=tree.vectors[kept], **own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +222,7 @@ def build_calls(case_folder: Path) -> int:
 
 
 def mean_shape(shapes: Sequence[Shape]) -> Shape:
-    """Means over trees, as SegTreeMem Table 5 prints them.
-
-    Raises:
-        ValueError: there are no trees.
-    """
+    """Means over trees, as SegTreeMem Table 5 prints them. Raises ValueError where there are no trees."""
     if not shapes:
         raise ValueError("no tree to take a mean over")
     return Shape(**{name: fmean(getattr(own, name) for own in shapes) for name in Shape.__slots__})

@@ -14,7 +14,7 @@ import numpy as np
 from eval.structure.tree import Tree, ancestors, depths
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
-from memsys.prompts import Option, Prompts
+from memsys.prompts import Option, Prompt, Prompts
 
 Tier = Literal["easy", "hard"]
 TIERS: tuple[Tier, Tier] = ("easy", "hard")
@@ -107,7 +107,11 @@ def ask_triplets(llm: LLM, prompts: Prompts, trees: Sequence[Tree], triplets: Se
     Raises:
         ModelError: a call failed for good.
     """
-    asks = [(prompts["judge/triplet"], _fields(trees[one.tree], one)) for one in triplets]
+    asks: list[tuple[Prompt, Mapping[str, Any]]] = []
+    for one in triplets:
+        texts, ends = trees[one.tree].texts, (one.near, one.far) if one.near_first else (one.far, one.near)
+        options = [Option(label, texts[end]) for label, end in zip("AB", ends, strict=True)]
+        asks.append((prompts["judge/triplet"], {"query": texts[one.source], "options": options}))
     replies = ask_all(llm, asks, retries=1)
     return [
         None if isinstance(reply, ParseFailure) else (reply == "A") == one.near_first
@@ -115,23 +119,12 @@ def ask_triplets(llm: LLM, prompts: Prompts, trees: Sequence[Tree], triplets: Se
     ]
 
 
-def _fields(tree: Tree, one: Triplet) -> Mapping[str, Any]:
-    first, second = (one.near, one.far) if one.near_first else (one.far, one.near)
-    options = [Option("A", tree.texts[first]), Option("B", tree.texts[second])]
-    return {"query": tree.texts[one.source], "options": options}
-
-
 def agreement(triplets: Sequence[Triplet], agreed: Sequence[bool | None]) -> dict[tuple[Tier, str], TripletAgreement]:
     """Agreement by tier and depth of the alternatives: over all, and in the paper's bands (depth 1 to 5, and deeper)."""
     by_group: dict[tuple[Tier, str], TripletAgreement] = {}
     for tier in TIERS:
         for band, low, high in (("all", 0, 10**9), ("depth 1-5", 0, 5), ("depth 6+", 6, 10**9)):
-            said = [
-                verdict
-                for one, verdict in zip(triplets, agreed, strict=True)
-                if one.tier == tier and low <= one.depth <= high
-            ]
-            by_group[tier, band] = TripletAgreement(
-                len(said), sum(one is not None for one in said), sum(one is True for one in said)
-            )
+            own = zip(triplets, agreed, strict=True)
+            said = [verdict for one, verdict in own if one.tier == tier and low <= one.depth <= high]
+            by_group[tier, band] = TripletAgreement(len(said), len(said) - said.count(None), said.count(True))
     return by_group

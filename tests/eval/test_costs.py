@@ -36,7 +36,7 @@ def spent(phase: str, subject: str, *calls: tuple[str, int, int], embedded: int 
         ledger.add_completion(purpose, Completion("x", tokens_in, tokens_out, seconds=0.5, cached=number > 0), number)
     if embedded:
         ledger.add_embedding(embedded, 0.25)
-    return effort("c", phase, subject, 3, ledger, cpu, context_tokens=40 if phase == "answer" else 0)
+    return effort("c", phase, subject, 3, ledger, cpu, tokens=40 if phase == "answer" else 0)
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ def test_mab_takes_the_better_of_raw_and_parsed(subtests: pytest.Subtests) -> No
 def test_multihop_rag_compares_answers_as_the_official_script(subtests: pytest.Subtests) -> None:
     for case in MULTIHOP["qa_word_intersection"]:
         with subtests.test(str(case["prediction"] or "empty")):
-            assert multihop_rag.shares_a_word(case["prediction"], case["gold"]) is case["expected"]
+            assert multihop_rag.is_right(case["prediction"], case["gold"]) is case["expected"]
 
 
 def test_multihop_rag_extracts_answers_as_the_official_script(subtests: pytest.Subtests) -> None:

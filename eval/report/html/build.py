@@ -27,17 +27,7 @@ from eval.report.html.sources import RunSet, Sources, TableFile, nothing
 
 MARK = "memsys-report.txt"
 """A file in every report: a folder without it is not replaced."""
-STATIC = (
-    "report.css",
-    "dom.js",
-    "charts.js",
-    "overview.js",
-    "compare.js",
-    "question.js",
-    "memory.js",
-    "costs.js",
-    "app.js",
-)
+SCRIPTS = ("dom.js", "charts.js", "overview.js", "compare.js", "question.js", "memory.js", "costs.js", "app.js")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +151,7 @@ def _fill(
         {"stem": table.stem, "title": title, "caption": table.content["caption"]}
         for table, title in zip(sources.tables, titles, strict=True)
     ]
-    stale_cells: dict[tuple[int, int, int], str] = {}
-    for each in sets:
-        stale_cells |= each.stale
+    stale_cells = {place: line for each in sets for place, line in each.stale.items()}
     missing = [line for each in sets for line in each.missing]
     index = {
         "title": wanted.title,
@@ -184,13 +172,7 @@ def _fill(
 def _write_set(
     shards: Shards, found: RunSet, own: ReadSet, number: int, first: int, sources: Sources, trees: int
 ) -> _SetPages:
-    """Write the data files of a set.
-
-    Args:
-        number: of the set, from 0.
-        first: number of its first run among all runs of the report.
-        trees: number of histories of each run whose nodes are written.
-    """
+    """Write the data files of a set, from its number and that of its first run in the report; `trees` as in `Wanted`."""
     every = scorers(own.runs, sources.tables)
     blocks, answered = write_set(shards, number, own, every)
     judges = [each.stem for each in every if each.is_judge]
@@ -219,13 +201,15 @@ def _places(every: Sequence[TableFile], own: Sequence[TableFile]) -> list[list[A
 
 
 def _set_line(own: ReadSet, every: Sequence[Scorer], blocks: int) -> dict[str, Any]:
+    dataset, cuts = own.runs[0].record.dataset, {"size": "all", "max_cases": None, "transform": "none"}
+    cut = [f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole]
     return {
         "key": own.key,
         "name": own.name,
         "questions": len(own.asked),
         "histories": len({question.cluster for question in own.asked}),
         "status": str(own.runs[0].record.data_status),
-        "cut": _cut(own.runs[0].record.dataset),
+        "cut": ", ".join(cut),
         "why": own.why,
         "scorers": [{"title": each.title, "stem": each.stem, "judge": each.is_judge} for each in every],
         "blocks": blocks,
@@ -261,14 +245,9 @@ def set_labels(sets: Sequence[RunSet], questions: Sequence[int]) -> list[str]:
     ]
 
 
-def _cut(dataset: Mapping[str, Any]) -> str:
-    """Description of the cut of the data set; empty for the whole data set."""
-    cuts = {"size": "all", "max_cases": None, "transform": "none"}
-    return ", ".join(f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole)
-
-
 def _run_line(run: ReadRun, own: ReadSet, number: int, place: int, answered: int) -> dict[str, Any]:
-    reader = dict(run.record.models.get("reader", {}))
+    reader = run.record.models.get("reader", {})
+    named = reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"
     return {
         "key": run.key,
         "title": run.title,
@@ -279,9 +258,7 @@ def _run_line(run: ReadRun, own: ReadSet, number: int, place: int, answered: int
         "asked": len(own.asked),
         "finished": len(RunFolder(run.folder).complete()),
         "cases": run.record.cases or 0,
-        "reader": "answers of others"
-        if run.record.imported
-        else str(reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"),
+        "reader": "answers of others" if run.record.imported else str(named),
         "stand_ins": run.record.stand_ins,
         "costs": {name: getattr(run.costs, name) for name, _ in COMPARED},
     }
@@ -311,13 +288,8 @@ def _write_page(file: Path, clean: Cleaner, template: str, **values: Any) -> Non
 def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
-        loader=PackageLoader("eval.report.html"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    options: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=PackageLoader("eval.report.html"), **options)
 
 
 def _write_lives(
@@ -346,7 +318,6 @@ def _write_pages(
     """Write the first page, one page per table for readers without JavaScript, styles and scripts.
 
     Args:
-        titles: titles of the tables.
         told: file names and labels of the pages with the histories of probes.
     """
     stems = [
@@ -354,18 +325,16 @@ def _write_pages(
         for number, (title, table) in enumerate(zip(titles, sources.tables, strict=True))
     ]
     tables = [*stems, *((name, "Lives of probes", label) for name, label in told)]
-    scripts = [name for name in STATIC if name.endswith(".js")]
-    index = {"title": wanted.title, "tables": tables, "scripts": scripts, "missing": missing}
+    index = {"title": wanted.title, "tables": tables, "scripts": SCRIPTS, "missing": missing}
     _write_page(draft / "index.html", clean, "index.html.j2", **index)
     for (name, title, stem), table in zip(stems, sources.tables, strict=True):
         values = {"title": title, "table": table.content, "stem": stem, "report": wanted.title}
         _write_page(draft / name, clean, "table.html.j2", **values)
-    for name in STATIC:
+    for name in ("report.css", *SCRIPTS):
         content = (files("eval.report.html") / "static" / name).read_text(encoding="utf-8")
         (draft / name).write_text(content, encoding="utf-8")
-    (draft / MARK).write_text(
-        "A report of memsys-bench: open index.html. Another report may take this folder's place.\n", encoding="utf-8"
-    )
+    about = "A report of memsys-bench: open index.html. Another report may take this folder's place.\n"
+    (draft / MARK).write_text(about, encoding="utf-8")
 
 
 def waterfalls(own: ReadSet, every: Sequence[Scorer], missing: list[str]) -> Iterator[_Fall]:

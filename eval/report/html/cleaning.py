@@ -54,12 +54,7 @@ class Cleaner:
 
 
 def cleaner(results: Path, more: Iterable[Path | str | None] = ()) -> Cleaner:
-    """Build a cleaner that knows the folders of this machine.
-
-    Args:
-        results: the results folder; it becomes `<results>`.
-        more: further folders, such as those of raw data or of prompts.
-    """
+    """Build a cleaner that knows the folders of this machine, and `more`, such as those of raw data or of prompts."""
     named: list[tuple[Path | str, str]] = [(results, "<results>"), *((folder, "<folder>") for folder in more if folder)]
     named += [(ROOT, "<project>"), (sys.prefix, "<python>"), (Path.cwd(), "<working folder>")]
     named += [(tempfile.gettempdir(), "<temporary folder>"), (Path.home(), "~")]

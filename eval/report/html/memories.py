@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ def memory_page(run: ReadRun, runs: ReadSet, trees: Mapping[str, str], judges: S
     cases = runs.case_ids
     answers = [answer for case_id in cases for answer in run.case(case_id).predictions.values()]
     reasons = Counter(answer.error for answer in answers if answer.error)
+    purposes = sorted({name for counter in run.purposes.values() for name in counter})
     return {
         "key": run.key,
         "settings": json.dumps(run.record.content, indent=1, ensure_ascii=False, default=str),
@@ -47,7 +48,7 @@ def memory_page(run: ReadRun, runs: ReadSet, trees: Mapping[str, str], judges: S
         "phases": [[cost.phase, *(show(cost) for _, show in PHASES)] for cost in run.phases],
         "phase_titles": [title for title, _ in PHASES],
         "totals": asdict(run.costs),
-        "purposes": _purposes(run.purposes.values()),
+        "purposes": [[name, *(counter[name] for counter in run.purposes.values())] for name in purposes],
         "growth": run.growth,
         "prompts": _prompts(run, judges),
         "cases": [[case_id, trees[case_id]] for case_id in cases if case_id in trees],
@@ -62,12 +63,6 @@ def _outcomes(answers: Iterable[Prediction], questions: int) -> list[list[Any]]:
         reached[answer.outcome + mark] += 1
     left = questions - reached.total()
     return [*([name, count] for name, count in reached.most_common()), *([["not reached", left]] if left else [])]
-
-
-def _purposes(counters: Collection[Counter[str]]) -> list[list[Any]]:
-    """Calls, repeated attempts, failures, parse failures by purpose of the call."""
-    names = sorted({name for counter in counters for name in counter})
-    return [[name, *(counter[name] for counter in counters)] for name in names]
 
 
 def _prompts(run: ReadRun, judges: Sequence[str]) -> list[list[str]]:
@@ -190,8 +185,7 @@ def _life(
     memory: str, case: Case, question: Question, gold: Gold, cases: Mapping[str, Case], files: Mapping[str, CaseFiles]
 ) -> Life | None:
     """The life of a probe; None where a read failed or is missing."""
-    reads: dict[str, Read] = {}
-    asked: dict[str, str] = {}
+    reads, asked = dict[str, Read](), dict[str, str]()
     for name, (case_id, question_id) in gold.detail["reads"].items():
         own = files.get(case_id, EMPTY)
         prediction = own.predictions.get(question_id)
@@ -217,11 +211,9 @@ def _life(
 def _put_in(case: Case, gold: Gold) -> Iterator[Turn]:
     """The turns about a probe: those that the key names, and those of the suite that say its subject or one of its values."""
     words = [gold.detail["subject"], *gold.detail["values"].values()]
-    return (
-        turn
-        for turn in case.turns
-        if turn.id in gold.detail["edits"] or ("+" in turn.id and any(holds(turn.text, word) for word in words))
-    )
+    for turn in case.turns:
+        if turn.id in gold.detail["edits"] or ("+" in turn.id and any(holds(turn.text, word) for word in words)):
+            yield turn
 
 
 def _recalled(name: str, question: str, read: Read, values: Mapping[str, str]) -> RecalledLines:

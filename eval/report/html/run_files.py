@@ -117,11 +117,7 @@ def read_set(found: RunSet, damaged: list[str]) -> ReadSet | None:
 
 
 def _read_run(run: ReportedRun, order: Sequence[str]) -> ReadRun:
-    """Read the files of a run.
-
-    Args:
-        order: ids of the cases; empty where the data could not be read again.
-    """
+    """Read the files of a run; `order` are the ids of its cases, empty where the data could not be read again."""
     folder, spent = RunFolder(run.folder), Spent()
     purposes: dict[str, Counter[str]] = {name: Counter() for name in PURPOSES}
     cases: dict[str, CaseFiles] = {}
@@ -164,11 +160,8 @@ def _read_case(path: Path, efforts: Sequence[Mapping[str, Any]], *, imported: bo
 def _spent(line: Mapping[str, Any]) -> dict[str, Any]:
     names = ("tokens_in", "tokens_out", "sent", "context_tokens", "dropped_items")
     counts = {name: sum(line[name].values()) for name in ("calls", "failures", "parse_failures")}
-    return {
-        **counts,
-        **{name: line[name] for name in names},
-        "seconds": line["own_cpu_seconds"] + line["provider_seconds"],
-    }
+    seconds = line["own_cpu_seconds"] + line["provider_seconds"]
+    return {**counts, **{name: line[name] for name in names}, "seconds": seconds}
 
 
 def _curve(efforts: Sequence[Mapping[str, Any]]) -> list[list[float]]:

@@ -46,21 +46,13 @@ def scorers(runs: Sequence[ReadRun], tables: Sequence[TableFile]) -> list[Scorer
                         known.setdefault(stem, Scorer(stem, column["metric"], cell["repeats"], column["aggregate"]))
     rest = [path for stem, path in files.items() if stem not in known]
     names = [metric_of(path) for path in rest]
-    more = [Scorer(path.stem, _title(path, names), None) for path in rest]
+    versions = [f" ({version_of(path)[:6]})" if names.count(metric_of(path)) > 1 else "" for path in rest]
+    more = (Scorer(path.stem, name + version, None) for path, name, version in zip(rest, names, versions, strict=True))
     return [*known.values(), *more]
 
 
-def _title(path: Path, names: Sequence[str]) -> str:
-    name = metric_of(path)
-    return name if names.count(name) == 1 else f"{name} ({version_of(path)[:6]})"
-
-
 def cells(runs: ReadSet, scorer: Scorer, reached: Sequence[Outcomes]) -> dict[int, Cell]:
-    """The cells of all runs that the scorer has scored, by the run's index in the set.
-
-    Args:
-        reached: the outcomes of each run.
-    """
+    """The cells of all runs that the scorer has scored, by the run's index in the set; `reached` are the outcomes of each run."""
     column = Column(runs.name, runs.name, scorer.title, runs.asked, scorer.aggregate)
     return {
         place: Cell(column, outcomes, (file,), repeats=scorer.repeats, read=run.scores.__getitem__)
@@ -71,10 +63,8 @@ def cells(runs: ReadSet, scorer: Scorer, reached: Sequence[Outcomes]) -> dict[in
 
 def vector(own: Cell) -> list[float | None]:
     """The score of each question, in order."""
-    scores = own.scores
-    return [
-        None if (value := scores.get(question.key)) is None else round(value, 4) for question in own.column.questions
-    ]
+    values = [own.scores.get(question.key) for question in own.column.questions]
+    return [None if value is None else round(value, 4) for value in values]
 
 
 def pairs(found: Mapping[int, Cell]) -> Iterator[list[Any]]:
@@ -118,9 +108,8 @@ def stale(results: Path, own: ReadSet, tables: Sequence[TableFile]) -> dict[tupl
         for place, row in enumerate(table.content["rows"]):
             for index, (column, printed) in enumerate(zip(table.content["columns"], row["cells"], strict=True)):
                 if printed["kind"] == "score" and _differs(results, own, scores, column, printed):
-                    lines[number, place, index] = (
-                        f"table {table.stem}, {row['title']}, {column['metric']}: the run has changed since; run its command again"
-                    )
+                    cell = f"table {table.stem}, {row['title']}, {column['metric']}"
+                    lines[number, place, index] = f"{cell}: the run has changed since; run its command again"
     return lines
 
 

@@ -178,12 +178,9 @@ def _evidence(case: Case, evidence: Sequence[str]) -> list[dict[str, Any]]:
     sessions = []
     for session in case.sessions:
         hits = [place for place, turn in enumerate(session.turns) if turn.id in wanted]
-        shown = sorted({near for hit in hits for near in range(max(0, hit - AROUND), hit + AROUND + 1)})
-        turns = [
-            [turn.id, turn.speaker, clipped(turn.text), turn.id in wanted]
-            for place, turn in enumerate(session.turns)
-            if place in shown
-        ]
+        shown = sorted({place for hit in hits for place in range(max(0, hit - AROUND), hit + AROUND + 1)})
+        near = [session.turns[place] for place in shown if place < len(session.turns)]
+        turns = [[turn.id, turn.speaker, clipped(turn.text), turn.id in wanted] for turn in near]
         if turns:
             sessions.append({"id": session.id, "time": session.time_text, "heading": session.heading, "turns": turns})
     return sessions
@@ -192,30 +189,22 @@ def _evidence(case: Case, evidence: Sequence[str]) -> list[dict[str, Any]]:
 def answer_page(
     run: ReadRun, files: CaseFiles, question_id: str, question: Question | None, gold: Gold | None, texts: TextPool
 ) -> dict[str, Any]:
-    """Recall and answer of one memory.
-
-    Args:
-        files: the content of the question's case.
-        texts: collects the texts that the page names by number.
-    """
+    """Recall and answer of one memory, from the files of the question's case; `texts` collects the texts that it names by number."""
     prediction = files.predictions.get(question_id)
     if prediction is None:
         return {"outcome": "not reached"}
-    items = [(files.items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
-    evidence = gold.evidence if gold is not None else ()
+    evidence, items = gold.evidence if gold is not None else (), []
+    for key, score in zip(prediction.items, prediction.scores, strict=True):
+        item = files.items[key]
+        held = [turn for turn in evidence if turn in item["sources"]]
+        items.append([texts.place(item["text"]), item["id"], score, item["level"], item["kind"], held])
     page = {
         "outcome": prediction.outcome,
         "answer": clipped(prediction.answer),
         "hash": hash_of(prediction.answer),
         "error": prediction.error,
         "cut": prediction.cut,
-        "items": [
-            [
-                *(texts.place(item["text"]), item["id"], score, item["level"], item["kind"]),
-                [turn for turn in evidence if turn in item["sources"]],
-            ]
-            for item, score in items
-        ],
+        "items": items,
         "read": files.efforts.get(("read", question_id)),
         "answered": files.efforts.get(("answer", question_id)),
     }
@@ -319,19 +308,6 @@ SEARCHED = 1_000
 """Number of characters of a question, a gold answer or an answer that can be searched."""
 
 
-class _Block:
-    """The questions of one data file, with the texts that they share."""
-
-    def __init__(self) -> None:
-        self.questions: list[Mapping[str, Any]] = []
-        self.texts = TextPool()
-        self.size = 0
-
-    def add(self, page: Mapping[str, Any]) -> None:
-        self.questions.append(page)
-        self.size += len(json.dumps(page))
-
-
 def write_set(shards: Shards, number: int, runs: ReadSet, every: Sequence[Scorer]) -> tuple[int, list[int]]:
     """Write all data files of a set; their names begin with `set<number>`.
 
@@ -373,7 +349,7 @@ def _write_blocks(
 ) -> Iterator[tuple[Asked, Mapping[str, Any], int, int]]:
     """Write the blocks; yields each question with its page, the number of its block and its index in the block."""
     lines = [verdicts(run, every) for run in runs.runs]
-    block, number = _Block(), 0
+    pages, texts, number, size = list[Mapping[str, Any]](), TextPool(), 0, 0
     by_case: dict[str, list[Asked]] = {}
     for each in runs.asked:
         by_case.setdefault(each.case_id, []).append(each)
@@ -384,14 +360,15 @@ def _write_blocks(
         known = {} if case is None else {question.id: (question, gold) for question, gold in case.questions}
         for each in asked:
             question, gold = known.get(each.question_id, (None, None))
-            page = _question_page(each, case, question, gold, files, every, lines, block.texts)
-            block.add(page)
-            yield each, page, number, len(block.questions) - 1
-            if block.size + block.texts.size >= BLOCK:
-                shards.write(f"{name}-block{number}", {"questions": block.questions, "texts": block.texts.all})
-                block, number = _Block(), number + 1
-    if block.questions:
-        shards.write(f"{name}-block{number}", {"questions": block.questions, "texts": block.texts.all})
+            page = _question_page(each, case, question, gold, files, every, lines, texts)
+            pages.append(page)
+            size += len(json.dumps(page))
+            yield each, page, number, len(pages) - 1
+            if size + texts.size >= BLOCK:
+                shards.write(f"{name}-block{number}", {"questions": pages, "texts": texts.all})
+                pages, texts, number, size = [], TextPool(), number + 1, 0
+    if pages:
+        shards.write(f"{name}-block{number}", {"questions": pages, "texts": texts.all})
 
 
 def _question_page(

@@ -163,11 +163,8 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
     records: dict[str, RunRecord] = {}
     folders = [path for pattern in ("*", "*/*") for path in sorted((results / "runs").glob(pattern)) if path.is_dir()]
     shut = [path for path in folders if not os.access(path, os.R_OK | os.X_OK)]  # a search for runs passes over them
-    damaged = [
-        f"{path} is left out: it may not be read"
-        for path in shut
-        if not stems or str(path.relative_to(results / "runs")) in titles
-    ]
+    wanted = [path for path in shut if not stems or str(path.relative_to(results / "runs")) in titles]
+    damaged = [f"{path} is left out: it may not be read" for path in wanted]
     for run in RunFolder.all(results):
         if stems and run.key not in titles:
             continue
@@ -227,27 +224,16 @@ def _table_files(folder: Path, missing: list[str]) -> tuple[TableFile, ...]:
 
 
 def _set(
-    results: Path,
-    key: str,
-    runs: Sequence[tuple[str, RunRecord]],
-    titles: Mapping[str, str],
-    cases_of: CasesOf,
+    results: Path, key: str, runs: Sequence[tuple[str, RunRecord]], titles: Mapping[str, str], cases_of: CasesOf
 ) -> RunSet:
-    names = [titles.get(run, record.name) for run, record in runs]
-    folders = tuple(
-        ReportedRun(run, results / "runs" / run, record, _unique(name, run, record, names))
-        for (run, record), name in zip(runs, names, strict=True)
-    )
+    names, folders = [titles.get(run, record.name) for run, record in runs], []
+    for (run, record), title in zip(runs, names, strict=True):
+        folder, replicate = results / "runs" / run, record.seed[1] if record.seed else 0
+        # Runs of the same title differ in the replicate, and in the end of the folder's name.
+        which = f"{f'replicate {replicate}, ' if replicate else ''}{RunFolder(folder).identity[:6]}"
+        folders.append(ReportedRun(run, folder, record, f"{title} ({which})" if names.count(title) > 1 else title))
     name = str(runs[0][1].dataset["name"])
     try:
-        return RunSet(key, name, folders, cases_of(runs[0][1]))
+        return RunSet(key, name, tuple(folders), cases_of(runs[0][1]))
     except (DataError, RunError) as error:
-        return RunSet(key, name, folders, (), str(error))
-
-
-def _unique(name: str, run: str, record: RunRecord, names: Sequence[str]) -> str:
-    """The title, followed by the differences between runs of the same title: the replicate, and the end of the folder's name."""
-    if names.count(name) == 1:
-        return name
-    replicate = record.seed[1] if record.seed else 0
-    return f"{name} ({f'replicate {replicate}, ' if replicate else ''}{RunFolder(Path(run)).identity[:6]})"
+        return RunSet(key, name, tuple(folders), (), str(error))

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -20,7 +21,7 @@ from mortal_memories import Counted
 
 from eval.executors import case_files
 from eval.executors.case_files import commit, files_of
-from eval.executors.cluster import drained, packed, unpacked
+from eval.executors.cluster import drained, packed
 from eval.executors.driver import Died, Worker, work_on
 from eval.executors.worker import Cells, Done, Ready
 from eval.files.store import RunError
@@ -44,7 +45,7 @@ class _Near(Worker):
 
     def send(self, message: Any) -> None:
         if message is not None:
-            self._cells.take(unpacked(packed(message)))
+            self._cells.take(ForkingPickler.loads(packed(message)))
 
     def wait(self, seconds: float) -> None:
         pass
@@ -78,7 +79,7 @@ class Nearby:
             for message in messages:
                 dies = isinstance(message, Done) and self.deaths > 0
                 self.deaths -= dies
-                yield worker, Died("fell over") if dies else unpacked(packed(message))
+                yield worker, Died("fell over") if dies else ForkingPickler.loads(packed(message))
 
 
 def executor(transport: Nearby) -> Any:
@@ -188,4 +189,4 @@ def test_messages_are_taken_in_their_order_and_all_at_once() -> None:
     for number in range(3):
         queue.put(number)
     assert drained(queue) == [0, 1, 2]
-    assert RunError is type(unpacked(packed(RunError("as it was"))))
+    assert RunError is type(ForkingPickler.loads(packed(RunError("as it was"))))

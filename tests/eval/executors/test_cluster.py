@@ -25,10 +25,10 @@ from omegaconf import OmegaConf
 from eval.executors import cluster
 from eval.executors.cluster import check_reachable, connect, in_ray
 from eval.executors.worker import Environment, this_home
-from eval.files.provenance import own_modules
 from eval.files.store import RunError
 from eval.running.loop import run_all
-from eval.running.run import Progress, Run
+from eval.running.run import Progress, Run, ignore_answer
+from eval.running.work import Build
 from memsys.llm.cache import CachedLLM
 from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
@@ -240,10 +240,15 @@ def test_differences_between_machines_are_named() -> None:
     )
 
 
-def test_a_users_own_memory_is_sent_with_what_it_imports() -> None:
-    names = {path.name for path in own_modules(cluster._modules(partial(Mortal, "lives")))}
-    assert names == {"mortal_memories.py"}
-    assert own_modules(cluster._modules(partial(BM25))) == []
+def test_a_users_own_memory_is_sent_with_what_it_imports(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[Path]] = []
+    monkeypatch.setattr(cluster, "connect", lambda address, modules: sent.append(modules))
+    monkeypatch.setattr(cluster, "_Cluster", lambda address, workers: None)
+    monkeypatch.setattr(cluster, "work_on", lambda *given: None)
+    for build in (partial(Mortal, "lives"), partial(BM25)):
+        run = make_run(CASES, build=build)
+        cluster.in_ray("local", None, 8)([Build((run,), 0, 0)], lambda progress: None, ignore_answer)
+    assert [[path.name for path in modules] for modules in sent] == [["mortal_memories.py"], []]
 
 
 def test_executor_ray_is_a_setting_and_released_products_are_refused_there(make_run: Make) -> None:

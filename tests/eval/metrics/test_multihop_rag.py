@@ -13,4 +13,4 @@ def test_the_metric_extracts_the_answer_before_it_compares() -> None:
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_sharing_a_word_goes_both_ways(one: str, other: str) -> None:
-    assert multihop_rag.shares_a_word(one, other) == multihop_rag.shares_a_word(other, one)
+    assert multihop_rag.is_right(one, other) == multihop_rag.is_right(other, one)
