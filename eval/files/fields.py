@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from eval.files.records import Effort, Outcome, Prediction, Score
 
 LARGEST = 2.0**53
 """A number beyond it is damage: a page in a browser could not hold it exactly."""
@@ -36,27 +38,30 @@ WHOLE, AMOUNT = (Kind(frozenset(types), least=0.0) for types in ([int], [int, fl
 NUMBER, SCORE = (Kind(frozenset(types), least=-LARGEST) for types in ([int, float], [int, float, type(None)]))
 COUNTS = Kind(frozenset([dict]), WHOLE)
 TEXTS, NUMBERS = (Kind(frozenset([list, tuple]), each) for each in (TEXT, NUMBER))
-OUTCOMES = frozenset(["answered", "recalled", "error", "aborted"])
 PER_QUESTION = ("read", "answer")
 """Phases whose effort lines belong to a question."""
 PHASES = frozenset(["embed", "write", "consolidate", "read", "answer", "judge"])
 
+BY_TYPE: Mapping[Any, Kind] = {
+    "str": TEXT,
+    "bool": Kind(frozenset([bool])),
+    "int": WHOLE,
+    "float": AMOUNT,
+    "float | None": SCORE,
+    "tuple[str, ...]": TEXTS,
+    "tuple[float, ...]": NUMBERS,
+    "Mapping[str, int]": COUNTS,
+    "Mapping[str, Any]": MAPPING,
+    "Mapping[str, Mapping[str, int]]": Kind(frozenset([dict]), COUNTS),
+    "Outcome": Kind(frozenset([str]), among=frozenset(get_args(Outcome))),
+}
+"""By the annotation of a record's field: what a line may hold there."""
 FIELDS: Mapping[str, Kind] = {
-    **dict.fromkeys(("case_id", "question_id", "answer", "error", "subject", "why", "key", "id", "text", "kind"), TEXT),
-    **dict.fromkeys(("items", "sources", "parents"), TEXTS),
-    **dict.fromkeys(("calls", "attempts", "failures", "parse_failures", "notes"), COUNTS),
-    **dict.fromkeys(("held", "sent", "tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning"), WHOLE),
-    **dict.fromkeys(
-        ("embedding_calls", "embedding_tokens", "context_tokens", "dropped_items", "level", "repeat"), WHOLE
-    ),
-    **dict.fromkeys(("provider_seconds", "provider_seconds_sum", "own_cpu_seconds"), AMOUNT),
+    **{each.name: BY_TYPE[each.type] for record in (Prediction, Effort, Score) for each in fields(record)},
+    **dict.fromkeys(("key", "id", "text", "kind"), TEXT),
+    **dict.fromkeys(("sources", "parents"), TEXTS),
+    "level": WHOLE,
     "phase": Kind(frozenset([str]), among=PHASES),
-    "cut": Kind(frozenset([bool])),
-    "scores": NUMBERS,
-    "value": SCORE,
-    "detail": MAPPING,
-    "roles": Kind(frozenset([dict]), COUNTS),
-    "outcome": Kind(frozenset([str]), among=OUTCOMES),
 }
 """Fields of `predictions`, `items`, `effort`, `nodes` and score files; a name means the same in all of them."""
 

@@ -14,7 +14,8 @@ Outcome = Literal["answered", "recalled", "error", "aborted"]
 class Prediction:
     """Recall and answer of one question; no times, no gold, and no texts of items.
 
-    A new field has a default, so that older files still open, and an entry in `eval.files.fields.FIELDS` that says what a line may hold.
+    A new field has a default, so that older files still open; its type says what a line may hold (`eval.files.fields.BY_TYPE`), and
+    `eval.running.question` fills it.
     """
 
     case_id: str

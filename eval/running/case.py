@@ -18,7 +18,7 @@ from data_loaders.units import make_units
 from eval.files.records import Prediction
 from eval.files.run_folder import NODES, PREDICTIONS, VECTORS, is_complete, read_predictions
 from eval.files.store import AGAIN, RunError
-from eval.running.case_log import CaseLog, metered_step
+from eval.running.case_log import NOTHING, CaseLog, metered_step
 from eval.running.cells import READING, OpenCell
 from eval.running.failures import described, fatal_error, raise_fatal, raise_if_stopped
 from eval.running.question import AnswerPools, Reading, ask_all
@@ -95,7 +95,7 @@ def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress
         done, left, _ = _progress(run, case)
         log = CaseLog(run, case, done, left, on_progress)
         for name in left:
-            log.predicted(name, "error", "", why[:500])
+            log.predicted(Prediction(case.id, name, "", *NOTHING, "error", why[:500]))
         log.finish(make_units(case.sessions, count=count_tokens, **run.unit).dropped)
         on_progress(Progress(run.name, case.id, "", "complete"))
 
@@ -246,7 +246,8 @@ class CaseRun:
             log.trouble(error)
             for question in self.unasked:
                 if question.id in log.left:
-                    log.predicted(question.id, "error", "", f"build: {described(error)}")
+                    why = f"build: {described(error)}"
+                    log.predicted(Prediction(log.case_id, question.id, "", *NOTHING, "error", why))
 
 
 def _read_knobs(run: Run, case: Case) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.files.fields import PER_QUESTION, check_fields
-from eval.files.records import Effort, Outcome, Prediction
+from eval.files.records import Effort, Prediction
 from eval.files.run_folder import (
     COMPLETE,
     EFFORTS,
@@ -84,24 +84,15 @@ class CaseLog:
                     self._items[record["key"]] = record
         return tuple(record["key"] for record in records), tuple(map(item_score, items))
 
-    def predicted(
-        self,
-        question_id: str,
-        outcome: Outcome,
-        answer: str,
-        error: str = "",
-        recalled: Recalled = NOTHING,
-        cut: bool = False,
-    ) -> None:
+    def predicted(self, prediction: Prediction) -> None:
         """Save the line of a question, after the lines of its items and costs, and report it."""
-        prediction = Prediction(self.case_id, question_id, answer, *recalled, outcome, error, cut)
         self._item_lines.flush()
         self.efforts.flush()
         self._predictions.add(prediction)
         with self._lock:
-            self._saved[question_id] = prediction
+            self._saved[prediction.question_id] = prediction
         self._on_answer(self.run, self._case, prediction)
-        self._on_progress(Progress(self.run.name, self.case_id, question_id, outcome))
+        self._on_progress(Progress(self.run.name, self.case_id, prediction.question_id, prediction.outcome))
 
     def trouble(self, error: BaseException) -> None:
         """Store the traceback of an error, without secrets, for `errors.log`."""

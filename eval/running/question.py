@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any
 
 from data_loaders.schema import Question, Unit
-from eval.files.records import Outcome
+from eval.files.records import Outcome, Prediction
 from eval.running.case_log import NOTHING, CaseLog, Recalled, effort, metered_step
 from eval.running.cells import ANSWERING
 from eval.running.failures import described, raise_fatal, raise_if_stopped
@@ -145,7 +145,8 @@ class _Answer:
 
     def save(self, outcome: Outcome, answer: str, error: str = "", cut: bool = False) -> None:
         """Write the question's line and complete `saved`."""
-        self.reading.log.predicted(self.question.id, outcome, answer, error, self.recalled, cut)
+        log = self.reading.log
+        log.predicted(Prediction(log.case_id, self.question.id, answer, *self.recalled, outcome, error, cut))
         self.saved.set_result(None)
 
 

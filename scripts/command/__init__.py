@@ -108,8 +108,9 @@ def _dispatch(given: list[str]) -> int:
     if given[:1] == ["help"] and given[1:]:
         given = [given[1], "--help"]
     if not given or given[0] in ("-h", "--help", "help"):
-        _show(usage())
-        return 0 if given else 2
+        from scripts.setup.exits import guarded
+
+        return guarded(lambda: print(usage())) or (0 if given else 2)
     name, *rest = [*SHORT.get(given[0], (given[0],)), *given[1:]]
     constants = _constants(name)
     if "GROUP" not in constants:
@@ -128,17 +129,6 @@ def _dispatch(given: list[str]) -> int:
     return verb(name, sys.argv[1:])
 
 
-def _show(text: str) -> None:
-    """Print; a closed pipe (such as to `head`) is no error."""
-    from memsys.inert import inert_output
-
-    with inert_output():
-        try:
-            print(text, flush=True)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def verb(name: str, arguments: Sequence[str]) -> int:
     """Run a verb with these arguments; return its exit code, 2 with one line on standard error for an error that the user can fix.
 
@@ -147,16 +137,17 @@ def verb(name: str, arguments: Sequence[str]) -> int:
     Raises:
         SystemExit: argparse refuses the arguments, or has shown its help.
     """
+    from scripts.setup.exits import guarded
+
     module = import_module(f"scripts.commands.{name.replace('-', '_')}")
     if hasattr(module, "CONFIG"):
         from scripts.setup.arguments import as_called
         from scripts.setup.launch import launch
 
-        if {"-h", "--help"} & {*arguments}:  # Hydra's help, which follows, lists the settings alone
-            _show(as_called(module.__doc__ or ""))
+        helped = {"-h", "--help"} & {*arguments}  # Hydra's help, which follows, lists the settings alone
+        if helped and (code := guarded(lambda: print(as_called(module.__doc__ or "")))):
+            return code
         return launch(module.main, module.CONFIG, keep_record=getattr(module, "KEEP_RECORD", False))
-    from scripts.setup.exits import guarded
-
     plain = [argument for argument in arguments if argument != "--traceback"]
     return guarded(lambda: module.main(plain), traceback=len(plain) < len(arguments))
 

@@ -41,12 +41,13 @@ def main(arguments: Sequence[str]) -> int:
     else:
         from scripts.tables.table import finished_table
 
+        folders = []
         table, stem = finished_table(args.what[0], args.what[1:])
         every = (RunFolder(folder) for row in table.rows for folder in row.runs.values())
         text = table_card(table, {run.path: run.record() for run in every if run.file.is_file()})
         file = stem.parents[1] / "cards" / f"{stem.name}.md"
     file = args.to or file
     replace_file(file, text)
-    print(text)
-    print(f"written: {file}")
+    several = f" (one card of {len(folders)} runs; a card of each: one RUN at a time)" if folders[1:] else ""
+    print(f"{text}\nwritten: {file}{several}")
     return 0

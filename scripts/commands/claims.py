@@ -35,9 +35,9 @@ GROUP = "publish"
 
 HEAD = (
     "Every number is made from the answers that the named repository published. F1 is LoCoMo's official score (its token F1 on the "
-    "other data sets), over answerable questions; `judge` is the verdict stored in the file; `unknown` is the share of answers that say "
-    "so; rows marked bar are full context, no memory. Each interval of 95 % is for its own cell: of twenty, one misses on average, and the "
-    "first rows of many stand too high."
+    "other data sets), over answerable questions, BEAM's abstentions among them; `judge` is the verdict stored in the file; `unknown` "
+    "is the share of answers that say so; rows marked bar are full context, no memory. Each interval of 95 % is for its own cell: of "
+    "twenty, one misses on average, and the first rows of many stand too high."
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
+from textwrap import fill
 
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
@@ -21,13 +22,10 @@ from scripts.assembly.steps import complain
 from scripts.lab.lab import Lab, Scored
 from scripts.settings.schema import PRINTED
 from scripts.setup.arguments import verb_parser, whole
-from scripts.setup.printing import cut, print_table
+from scripts.setup.printing import columns, cut, print_table
 
 GROUP = "run"
 RUNS_MEMORIES = True
-
-WIDTH = 96
-"""Maximum number of characters of a question, a gold answer or an answer."""
 
 
 def differences(table: Table) -> Iterator[str]:
@@ -64,14 +62,15 @@ def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iter
         case = cases[cases.ids.index(asked.case_id)]
         question, gold = next(pair for pair in case.questions if pair[0].id == asked.question_id)
         yield f"{number:>3}. {asked.case_id} {asked.question_id}{f' ({asked.category})' if asked.category else ''}"
-        yield f"     Q     {cut(question.text, WIDTH)}"
-        yield f"     gold  {cut(' | '.join(gold.answers), WIDTH) or '–'}"
+        yield f"     Q     {cut(question.text, columns() - 11)}"
+        yield f"     gold  {cut(' | '.join(gold.answers), columns() - 11) or '–'}"
         for one, score in zip(scored, scores, strict=True):
             shown, answer = "–" if score is None else f"{score:.2f}", "not reached"  # of the first replicate
             predictions = read_predictions(one.answers.runs[0].case_folder(asked.case_id))
             if (said := predictions.get(asked.question_id)) is not None:
                 answer = said.answer if said.outcome == "answered" else f"{said.outcome}: {said.error}"
-            yield f"     {shown:<5} {one.answers.title}: {cut(answer, WIDTH)}"
+            line = f"     {shown:<5} {one.answers.title}: "
+            yield line + cut(answer, columns() - len(line))
 
 
 def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, count: int, choice: str) -> int:
@@ -99,7 +98,12 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
     print_table(table, choice)
     parts = (differences(table), wins_and_losses(scored, chosen), telling_questions(scored, chosen, count))
     for part in parts:
-        print("\n" + "\n".join(visible(line) for line in part))
+        print(
+            "\n"
+            + "\n".join(
+                fill(visible(line), columns(), subsequent_indent=" " * 6, break_on_hyphens=False) for line in part
+            )
+        )
     for one in scored:
         print(f"{one.answers.title}: {one.answers.folder}")
     return complain(table, lab.cfg.missing_limit, lab.models.purse.stop)

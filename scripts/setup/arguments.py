@@ -7,15 +7,22 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Number = TypeVar("Number", int, float)
+
+
+class _Parser(argparse.ArgumentParser):
+    def print_help(
+        self, file: Any = None
+    ) -> None:  # argparse's own ends well if nobody reads it, other than all else that we print
+        print(self.format_help(), end="", file=file)
 
 
 def verb_parser(verb: str, manual: str | None) -> argparse.ArgumentParser:
     """The parser of a verb, with the name by which it was called; its help shows the manual."""
     name, text = as_called(f"python -m scripts {verb}"), as_called(manual or "")
-    return argparse.ArgumentParser(prog=name, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return _Parser(prog=name, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def add_data_folder(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,8 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
     Values of environment variables that look like secrets are never written, and control characters are never printed.
 
     Ctrl-C, SIGTERM and SIGHUP stop it in order (`memsys.llm.stopping`); the exit code is then 128 plus the signal's number. An error ends
-    the calls in flight in the same way, so that no call is paid for twice. Caches that the command opened are closed at its end.
+    the calls in flight in the same way, so that no call is paid for twice. If the reader of the output has gone, such as `head`, the exit
+    code is 141, as of programs that SIGPIPE ends. Caches that the command opened are closed at its end.
 
     Args:
         work: returns the exit code; None means 0.
@@ -41,7 +43,7 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
             except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 stopping.wind_down()
-                return 1
+                return 128 + signal.SIGPIPE
             except Exception as error:
                 # An inner error that was already handled is no signal.
                 if stopping.requested() and not stopping.wound_down():
@@ -102,7 +104,7 @@ REMEDIES = {
     errno.EPERM: "permission denied; name a folder of your own with results=",
     errno.EMFILE: f"too many open files; raise the limit (ulimit -n 4096) or lower threads=, and {AGAIN}",
     errno.ENFILE: f"too many open files on this machine; close some programs and {AGAIN}",
-    errno.ENOENT: "there is no such file, folder or program; if it is part of a results folder, run the command again or copy it whole",
+    errno.ENOENT: "it is not there, and cannot be made there; name another (of results: results=), or copy the results folder whole",
     errno.ENOTDIR: "a part of this path is a file where a folder is needed; name another folder with results=",
     errno.EEXIST: "this is a file or a broken link where a folder is needed; name another folder with results=",
     errno.EISDIR: "this is a folder where a file is needed; move it away",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from eval.report.rendering import markdown
 from eval.report.tables import Table, correction_lines
@@ -33,8 +33,13 @@ def agrees(question: str) -> bool:
         return False
 
 
+def columns() -> int:
+    """Width of a narrow table: that of the terminal or of the variable COLUMNS, within limits; without both, `PIPED`."""
+    return max(LEAST, min(MOST, shutil.get_terminal_size((PIPED, PAGE)).columns))
+
+
 def print_table(table: Table, choice: str | None) -> None:
-    """Print a table on standard output; a pipe gets the same text as a terminal, 100 columns wide.
+    """Print a table on standard output; a pipe gets the same text as a terminal, 100 columns wide without the variable COLUMNS.
 
     Args:
         choice: `paper` (the paper's rows and columns), `narrow` (every row and metric), `wide` or `plain` (the whole Markdown);
@@ -45,8 +50,7 @@ def print_table(table: Table, choice: str | None) -> None:
         return
     from eval.report.terminal import paper_grid, printed_places, terminal
 
-    width = max(LEAST, min(MOST, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else PIPED
-    wide = choice == "wide"
+    width, wide = columns(), choice == "wide"
     drawn = console(sys.stdout, width=SPREAD if wide else width, height=PAGE, highlight=False, soft_wrap=wide)
     if choice in (None, "paper") and printed_places(table):
         more = "corrected scores, " if correction_lines(table) else ""
@@ -61,6 +65,9 @@ def console(stream: TextIO, **options: Any) -> Console:
     from rich.segment import Segment
 
     class Inert(Console):
+        def on_broken_pipe(self) -> NoReturn:  # Rich would end the process with exit code 1
+            raise BrokenPipeError
+
         def _render_buffer(self, buffer: Iterable[Segment]) -> str:
             return super()._render_buffer(
                 part if part.control else Segment(visible(part.text), part.style) for part in buffer

@@ -101,10 +101,10 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     plain = experiment.cfg.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain
     protocol = identity(_without(plain, (*RUNTIME, "hydra", *swept)))
     lines = [
-        SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)
+        SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share, scored)
         for group in groups
         for row, read in zip(rows, grid, strict=True)
-        for values, missing_share in _lines(experiment, group, row)
+        for values, missing_share, scored in _lines(experiment, group, row)
     ]
     path = experiment.models.results / "sweeps" / f"{cfg.sweep['name']}-{cfg.profile_name}.csv"
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
@@ -125,8 +125,10 @@ def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> 
     }
 
 
-def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Iterator[tuple[dict[str, Any], float]]:
-    """Score one setting on one data set; yields for each metric the values of its line and the share of unscored questions."""
+def _lines(
+    experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow
+) -> Iterator[tuple[dict[str, Any], float, frozenset[Any]]]:
+    """Score one setting on one data set; yields for each metric the line's values, the share of unscored questions and the scored ones."""
     folder = experiment.runs[row.name, group.name][0].folder
     spent, calls, models = costs(folder), cost(folder, "build_calls"), experiment.models
     engines = (f"{role} {'stand-in' if role in models.stand_ins else getattr(models, role).name}" for role in STAND_IN)
@@ -146,6 +148,7 @@ def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) ->
                 "run": RunFolder(folder).key,
             },
             missing_share,
+            frozenset(cell.scores).intersection(each.key for each in cell.applicable(metric.category)),
         )
 
 
@@ -199,9 +202,9 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
             setting = " ".join(f"{name}={value}" for name, value in best.setting.items())
             equal = sum(line.values["mean"] == best.values["mean"] for line in own) - 1
             also = f", {counted(equal, 'other setting')} with the same mean" if equal else ""
-            sizes = [line.values["n"] for line in own]
-            if len(set(sizes)) > 1:  # a setting whose hard questions failed has a high mean
-                also += f", over {best.values['n']} questions where the settings have scores for {min(sizes)} to {max(sizes)}"
+            if len({line.scored for line in own}) > 1:  # a setting whose hard questions failed has a high mean
+                every = frozenset[Any]().union(*(line.scored for line in own))
+                also += f", over {best.values['n']} of {len(every)} questions, not the same ones for each setting"
             texts.append(
                 f"best on {_scored(best)}: {setting} ({mean_text(best)}){also}, chosen on these questions, so on average too high"
             )
@@ -239,6 +242,8 @@ class SweepLine:
     """Values of the columns of the CSV after those of the settings, in their order."""
     missing_share: float
     """Share of the questions without a score."""
+    scored: frozenset[Any]
+    """Keys of the questions with a score."""
 
 
 def merged(text: str, new_lines: Sequence[SweepLine]) -> str:

@@ -42,6 +42,10 @@ def test_a_port_in_use_is_one_sentence() -> None:
     assert "--port 0 takes any free one" in remedy(OSError(errno.EADDRINUSE, "in use"))
 
 
+def test_a_folder_that_cannot_be_made_is_one_sentence_that_names_its_setting() -> None:
+    assert "results=" in remedy(FileNotFoundError(errno.ENOENT, "no such file", "/proc/x"))
+
+
 def test_an_extra_is_named_in_quotes_for_zsh() -> None:
     assert _message(ImportError("RAPTOR needs umap: pip install memsys-bench[cluster]")).endswith(
         "pip install 'memsys-bench[cluster]'"

@@ -74,6 +74,15 @@ def test_a_question_without_both_scores_is_no_tie_and_the_largest_gap_is_told_fi
 
 
 @pytest.mark.slow
+def test_no_line_before_the_folders_is_wider_than_columns_says(results: Path, capsys: Any, monkeypatch: Any) -> None:
+    for given, width in (("60", 80), ("90", 90), (None, 100)):
+        monkeypatch.setenv("COLUMNS", given) if given else monkeypatch.delenv("COLUMNS", raising=False)
+        assert verb("compare", ["bm25", "recency", "--limit", "12", *SETTINGS, f"results={results}"]) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if str(results) not in line]
+        assert max(map(len, lines)) == width
+
+
+@pytest.mark.slow
 def test_the_telling_questions_show_question_gold_and_every_answer(said: str, results: Path) -> None:
     _, _, shown = said.partition("The 2 most telling questions, F1 (LoCoMo official)")
     assert [len(re.findall(rf"^ +{mark} ", shown, re.MULTILINE)) for mark in ("Q", "gold")] == [2, 2]

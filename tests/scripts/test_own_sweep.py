@@ -15,7 +15,7 @@ from scripts.command import main
 from scripts.tables.sweep import SweepLine, best_lines, mean_text
 
 
-def line(k: int, mean: float, *, by_case: bool = True, n: int = 48) -> SweepLine:
+def line(k: int, mean: float, *, by_case: bool = True, n: int = 48, first: int = 0) -> SweepLine:
     empty = dict.fromkeys(("case_low", "case_high", "cautious_low", "cautious_high"))
     ends = {
         f"{'case' if by_case else 'cautious'}_{end}": mean + (0.1 if end == "high" else -0.1) for end in ("low", "high")
@@ -29,7 +29,7 @@ def line(k: int, mean: float, *, by_case: bool = True, n: int = 48) -> SweepLine
         "question_low": 0.0,
         "question_high": 1.0,
     }
-    return SweepLine({"k": k}, {**values, **empty, **ends}, 0.0)
+    return SweepLine({"k": k}, {**values, **empty, **ends}, 0.0, frozenset(range(first, first + n)))
 
 
 def test_a_sweep_prints_its_means_with_their_intervals() -> None:
@@ -47,7 +47,12 @@ def test_a_sweep_names_the_best_setting_and_says_that_it_was_chosen() -> None:
     )
     assert best_lines([line(1, 0.125)]) == []
     (fewer,) = best_lines([line(1, 0.5), line(5, 1.0, n=3)])
-    assert ", over 3 questions where the settings have scores for 3 to 48, chosen on" in fewer
+    assert ", over 3 of 48 questions, not the same ones for each setting, chosen on" in fewer
+
+
+def test_settings_scored_on_as_many_but_other_questions_are_said_to_be_so() -> None:
+    (others,) = best_lines([line(1, 0.5, n=47), line(5, 1.0, n=47, first=1)])
+    assert ", over 47 of 48 questions, not the same ones for each setting, chosen on" in others
 
 
 @pytest.mark.slow

@@ -240,7 +240,7 @@ def test_a_sweep_of_read_settings_builds_once_and_says_whose_words_its_prompts_h
 
 def measured(setting: dict[str, Any], mean: float = 0.5, protocol: str = "p", dataset: str = "d") -> SweepLine:
     values = {"dataset": dataset, "metric": "m", "category": "all", "mean": mean, "run": None, "protocol": protocol}
-    return SweepLine(setting, values, 0.0)
+    return SweepLine(setting, values, 0.0, frozenset())
 
 
 def shown(text: str) -> list[tuple[str, str]]:

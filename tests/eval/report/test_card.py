@@ -109,6 +109,9 @@ def test_the_command_writes_the_card_without_the_data(
     assert file.read_text() in capsys.readouterr().out
     assert str(tmp_path) not in file.read_text()
     assert main([str(tmp_path / "nothing/here")]) == 2
+    assert "one card of" not in capsys.readouterr().out
+    assert main([str(folder), str(folder)]) == 0
+    assert f"{folder.name}-and-1.md (one card of 2 runs" in capsys.readouterr().out.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -196,6 +196,7 @@ def test_missing_blank_and_repeated_answers_are_counted_and_listed(tmp_path: Pat
     counts = Counter({"blank answer": 2, "duplicate": 30})
     listed = tuple(f"a.json[{at}]: duplicate" for at in range(30))
     text = page(site(tmp_path, invent("mem", counts=counts, listed=listed)), "mem")
+    assert "and BEAM's abstentions, which have a reference answer" in " ".join(text.split())
     assert re.search(r"blank answer</th><td class=\"number\">2<", text)
     assert "a.json[19]: duplicate" in text
     assert "a.json[20]" not in text
