@@ -532,6 +532,7 @@ def test_a_stop_wakes_calls_that_wait_for_a_retry(opened: Open, stop: Callable[[
             time.sleep(0.005)
         stop()
         assert isinstance(future.exception(timeout=20), stopping.Stopped)
+        assert stopping.await_end() == 0  # it was refused: nothing was in flight
 
 
 def test_a_stop_ends_a_pause(opened: Open, stop: Callable[[], None]) -> None:
@@ -545,4 +546,6 @@ def test_a_stop_ends_a_pause(opened: Open, stop: Callable[[], None]) -> None:
         time.sleep(0.005)
     stop()
     assert all(isinstance(future.exception(timeout=20), stopping.Stopped) for future in futures)
+    assert stopping.await_end() == 0
+    assert at.snapshot().paused_since is None
     assert event_loop().is_running()
