@@ -10,7 +10,8 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from memsys.llm import network as offline
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Call, Endpoint, EndpointLimits, Sent, Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
-from memsys.llm.protocol import Completion, EndOfRun, ModelError, Reply, Request, keeping, release
+from memsys.llm.protocol import Completion, EndOfRun, ModelError, Reply, Request, keeping, release, settle
 from memsys.llm.transport import event_loop, new_event_loop
 from scripts.mock.endpoint import Mock, application, serving
 
@@ -492,6 +493,17 @@ def test_a_stop_in_the_moment_of_sending_leaves_nobody_waiting(opened: Open) -> 
     event_loop().call_soon_threadsafe(begin_and_cancel)
     assert isinstance(future.exception(timeout=10), ModelError)
     assert at.snapshot().finished == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("no JSON"), SystemExit(3)])
+def test_a_future_gets_every_error_and_only_the_end_of_the_process_goes_on(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    future: Future[None] = Future()
+    with nullcontext() if isinstance(error, Exception) else pytest.raises(SystemExit):
+        settle(future, fail)
+    assert future.exception(timeout=1) is error
 
 
 def test_a_stop_leaves_an_answered_call_its_place_until_the_reply_is_committed(opened: Open) -> None:
