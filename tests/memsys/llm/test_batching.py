@@ -366,7 +366,9 @@ def test_an_error_line_never_takes_the_place_of_a_good_reply(cache: Path, store:
         endpoint.journal.keep({"a": (200, b"1")})
         endpoint.journal.keep({"a": (500, b"2")})
         assert endpoint.journal.reply("a") == (200, 1)
-    assert len(mock.batches.batches) == 1
+    (batch,) = mock.batches.batches.values()
+    lines = list(map(json.loads, mock.batches.files[batch["error_file_id"]].splitlines()))
+    assert [(line["response"], line["error"]["code"]) for line in lines] == [(None, "batch_expired")] * 20
 
 
 @pytest.mark.parametrize("expired", [0.0, 0.3])
