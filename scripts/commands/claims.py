@@ -5,8 +5,8 @@ answers with and without a question, every printed score against the file's own 
 "I do not know" answers, length, recalled tokens, intervals by conversation, and flags. Then an analysis over many files: the judge against
 F1 at equal length, leniency, the spread of one product. No model is called without `--judge`.
 
-Prints the tables and writes `claims.md`, `claims.json` and `claims.csv` into RESULTS/claims. Intervals are 95 %, by conversation; `detects`
-is the paired difference that these questions detect with 80 % power.
+Prints the tables and writes `claims.md`, `claims.json` and `claims.csv` into RESULTS/claims. Intervals are 95 %, by conversation (by
+question where a file has one); `detects` is the paired difference that these questions detect with 80 % power.
 
 With `--judge mem0` (a file of conf/judge, or `file@model`; repeatable) the answers are judged again. The plan is priced and confirmed
 first, and all graders are compared, with kappa (`scripts.lab.rejudging`); `rejudged.md` is written. Settings such as
@@ -36,8 +36,9 @@ GROUP = "publish"
 HEAD = (
     "Every number is made from the answers that the named repository published. F1 is LoCoMo's official score (its token F1 on the "
     "other data sets), over answerable questions, BEAM's abstentions among them; `judge` is the verdict stored in the file; `unknown` "
-    "is the share of answers that say so; rows marked bar are full context, no memory. Each interval of 95 % is for its own cell: of "
-    "twenty, one misses on average, and the first rows of many stand too high."
+    "is the share of answers that say so; rows marked bar are full context, no memory. Intervals are by conversation, by question where "
+    "a file has one. Each interval of 95 % is for its own cell: of twenty, one misses on average, and the first rows of many stand too "
+    "high."
 )
 
 

@@ -43,7 +43,7 @@ from eval.files.store import RunError, replace_file
 from eval.report.cell import Column, outcomes, read_draws
 from eval.report.counted import counted
 from eval.report.rendering import by_case, grid, number, span
-from eval.statistics.stats import Difference, difference
+from eval.statistics.stats import Difference, Interval, difference
 from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import inert
 from scripts.assembly.datasets import Data
@@ -292,10 +292,10 @@ def verdict(gap: Difference | None, margin: float) -> str:
     """`regression`, `better`, `no regression` (the module's docstring states the rule), or `not scored` for None."""
     if gap is None:
         return "not scored"
-    interval = gap.by_case or gap.by_question
-    if interval is not None and gap.mean < -margin and interval.high < 0:
+    interval = gap.by_case or gap.by_question or Interval(gap.mean, gap.mean)  # all scores moved by the same amount
+    if gap.mean < -margin and interval.high < 0:
         return "regression"
-    return "better" if interval is not None and gap.mean > margin and interval.low > 0 else "no regression"
+    return "better" if gap.mean > margin and interval.low > 0 else "no regression"
 
 
 def lost(now: Measured, stored: Measured, limit: float) -> Iterator[str]:

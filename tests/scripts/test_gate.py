@@ -138,6 +138,13 @@ def test_a_verdict_needs_the_margin_and_the_interval(moved: int, of: int, expect
     assert verdict(None, 0.02) == "not scored"
 
 
+def test_ratings_that_all_fall_by_the_same_amount_are_a_regression() -> None:
+    """Beyond [0, 1] such differences have no interval."""
+    falls = difference([1.0] * 40, [5.0] * 40, [f"h{number % 8}" for number in range(40)])
+    assert (falls.by_question, falls.by_case) == (None, None)
+    assert verdict(falls, 0.02) == "regression"
+
+
 def test_more_errors_than_in_the_baseline_fail(kept: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     assert kept("memory.build.fails=0.1", margin=1.0) == 1
     said = capsys.readouterr().out

@@ -18,6 +18,7 @@ from aiohttp import web
 from scripted import fetched
 
 from eval.files.store import RunError
+from memsys.llm import stopping
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings, Provider, replies_of
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall
 from memsys.llm.cache import CachedEmbedder, CachedLLM
@@ -101,6 +102,20 @@ def test_a_call_s_custom_id_is_its_cache_key(cache: Path, store: CacheStore) -> 
         request_key(SETTINGS, "mock", request).hex() for request in REQUESTS
     }
     assert {(line["method"], line["url"]) for line in sent} == {("POST", "/v1/chat/completions")}
+
+
+def test_a_stop_fails_calls_that_wait_for_a_batch_and_the_end_of_a_command_closes_the_journal(
+    cache: Path, store: CacheStore
+) -> None:
+    with batching("http://127.0.0.1:9/v1", cache, BatchSettings(idle=60.0)) as endpoint:
+        future = Client(endpoint, SETTINGS).submit(REQUESTS[0])
+        try:
+            assert stopping.wind_down() == 0
+            assert isinstance(future.exception(timeout=1), stopping.Stopped)
+        finally:
+            stopping.forget()
+        assert endpoint in stopping.keepers  # a command closes these at its end (`scripts.setup.exits`)
+    assert endpoint not in stopping.keepers
 
 
 def test_draws_of_one_prompt_are_calls_of_their_own(cache: Path, store: CacheStore) -> None:
@@ -351,7 +366,9 @@ def test_an_error_line_never_takes_the_place_of_a_good_reply(cache: Path, store:
         endpoint.journal.keep({"a": (200, b"1")})
         endpoint.journal.keep({"a": (500, b"2")})
         assert endpoint.journal.reply("a") == (200, 1)
-    assert len(mock.batches.batches) == 1
+    (batch,) = mock.batches.batches.values()
+    lines = list(map(json.loads, mock.batches.files[batch["error_file_id"]].splitlines()))
+    assert [(line["response"], line["error"]["code"]) for line in lines] == [(None, "batch_expired")] * 20
 
 
 @pytest.mark.parametrize("expired", [0.0, 0.3])

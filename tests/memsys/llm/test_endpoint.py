@@ -10,7 +10,8 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from memsys.llm import network as offline
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Call, Endpoint, EndpointLimits, Sent, Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
-from memsys.llm.protocol import Completion, EndOfRun, ModelError, Reply, Request, keeping, release
+from memsys.llm.protocol import Completion, EndOfRun, ModelError, Reply, Request, keeping, release, settle
 from memsys.llm.transport import event_loop, new_event_loop
 from scripts.mock.endpoint import Mock, application, serving
 
@@ -494,6 +495,17 @@ def test_a_stop_in_the_moment_of_sending_leaves_nobody_waiting(opened: Open) -> 
     assert at.snapshot().finished == 1
 
 
+@pytest.mark.parametrize("error", [ValueError("no JSON"), SystemExit(3)])
+def test_a_future_gets_every_error_and_only_the_end_of_the_process_goes_on(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    future: Future[None] = Future()
+    with nullcontext() if isinstance(error, Exception) else pytest.raises(SystemExit):
+        settle(future, fail)
+    assert future.exception(timeout=1) is error
+
+
 def test_a_stop_leaves_an_answered_call_its_place_until_the_reply_is_committed(opened: Open) -> None:
     async def turns(count: int) -> None:
         for _ in range(count):
@@ -532,6 +544,7 @@ def test_a_stop_wakes_calls_that_wait_for_a_retry(opened: Open, stop: Callable[[
             time.sleep(0.005)
         stop()
         assert isinstance(future.exception(timeout=20), stopping.Stopped)
+        assert stopping.await_end() == 0  # it was refused: nothing was in flight
 
 
 def test_a_stop_ends_a_pause(opened: Open, stop: Callable[[], None]) -> None:
@@ -545,4 +558,6 @@ def test_a_stop_ends_a_pause(opened: Open, stop: Callable[[], None]) -> None:
         time.sleep(0.005)
     stop()
     assert all(isinstance(future.exception(timeout=20), stopping.Stopped) for future in futures)
+    assert stopping.await_end() == 0
+    assert at.snapshot().paused_since is None
     assert event_loop().is_running()

@@ -640,4 +640,4 @@ def test_damaged_real_files_are_read_or_end_in_a_message(claims_root: Path) -> N
 def test_the_tables_state_the_assumption_of_what_questions_detect_and_that_intervals_stand_alone(make: Make) -> None:
     text, _ = page([make(rows())], {})
     assert "- detects, assumed: the two differ on 30% of the questions, intraclass correlation 0.02; by case" in text
-    assert "Each interval of 95 % is for its own cell" in text
+    assert "by question where a file has one. Each interval of 95 % is for its own cell" in text
