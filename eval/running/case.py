@@ -210,7 +210,11 @@ class CaseRun:
                     self.on_progress(Progress(self.run.name, self.case.id, "", "written"))
             with meter.operation("structure", self.logs[0].store):
                 for log, own in zip(self.logs, knobs, strict=True):
-                    log.structure(tuned(memory, own), None if log is self.logs[0] else self.logs[0])
+                    try:
+                        log.structure(tuned(memory, own), None if log is self.logs[0] else self.logs[0])
+                    except BaseException as error:
+                        raise_if_stopped(error)
+                        log.failed("nodes", error)
         except BaseException as error:
             if fatal_error(error):
                 wait(self.answers)

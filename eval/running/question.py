@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
@@ -12,6 +11,7 @@ from numbers import Real
 from typing import Any
 
 from data_loaders.schema import Question, Unit
+from eval.files.fields import LARGEST
 from eval.files.records import Outcome, Prediction
 from eval.running.case_log import NOTHING, CaseLog, Recalled, effort, metered_step
 from eval.running.cells import ANSWERING
@@ -92,8 +92,8 @@ class _Answer:
                 with waiting() if memory.WAITS_TO_READ else nullcontext():
                     recall = memory.read(question)
                 check_types(recall)
-                if not all(math.isfinite(item.score) for item in recall.items):
-                    raise ValueError(f"{run.name} recalled an item whose score is no finite number")
+                if not all(abs(item.score) <= LARGEST for item in recall.items):  # false for NaN
+                    raise ValueError(f"{run.name} recalled an item whose score is no finite number, or beyond 2**53")
                 if self.reading.raw:
                     recall = replace(recall, items=(*recall.items, *map(unit_item, self.reading.raw)))
                 if meter.recorder is not None:

@@ -260,10 +260,10 @@ STAND_IN = {"memory": "extractive", "reader": "extractive", "judge": "extractive
 
 
 def chosen_models(cfg: Settings, papers_models: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The model of each role: the user's, else in the paper profile the model of `papers_models`, else the offline engine."""
+    """The model of each role: the user's, else in the paper profile the model of `papers_models`, else an engine; a named probe."""
     paper = papers_models if papers_models is not None and cfg.profile_name == "paper" else {}
-    own = dict(cfg.models)
-    return {role: own[role] or paper.get(role) or engine for role, engine in STAND_IN.items()}
+    own = {role: model or paper.get(role) for role, model in dict(cfg.models).items()}
+    return {role: model or STAND_IN[role] for role, model in own.items() if model or role in STAND_IN}
 
 
 def other_models(cfg: Settings, backbone: Mapping[str, Any]) -> list[str]:

@@ -135,7 +135,7 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
         rights = "they had the user's rights, could read the user's files and reach the network; only Python's own connections were refused"
         lines.append(f"NO SANDBOX: {', '.join(bare)}: {rights}.")
     for run, own in reports:
-        for step in ("report", "close"):
+        for step in ("report", "nodes", "close"):
             if errors := [str(report[f"{step} failed"]) for report in own if f"{step} failed" in report]:
                 where = f"{step}() of {run.name} in {len(errors)} of {counted(len(own), 'history')}"
                 place = "errors.log of the run has the place"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -455,16 +456,40 @@ def test_a_memory_that_answers_itself_is_not_read_again_and_an_aborted_search_is
 
 
 class Unsure(Diary):
+    """Its item has a score that no file may hold."""
+
+    def __init__(self, log: list[str], score: float) -> None:
+        super().__init__(log)
+        self.score = score
+
     def read(self, question: Question) -> Recall:
-        return Recall((Item("i", "a fact", float("nan"), ()),))
+        return Recall((Item("i", "a fact", self.score, ()),))
 
 
-def test_a_score_that_is_no_number_ranks_nothing_and_is_an_error(make_run: Make) -> None:
+@pytest.mark.parametrize(
+    "score", [math.nan, math.inf, 1e20, -(2**70), 10**400], ids=["nan", "inf", "1e20", "-2^70", "10^400"]
+)
+def test_a_score_that_is_no_number_ranks_nothing_and_is_an_error(score: float, make_run: Make) -> None:
     case = history(questions=1)
-    run = make_run([case], build=partial(Unsure, []))
+    run = make_run([case], build=partial(Unsure, [], score))
     run_all([run])
     assert answers(run, case)["q0"].outcome == "error"
     assert "no finite number" in answers(run, case)["q0"].error
+
+
+class Opaque(Diary):
+    def nodes(self) -> Iterator[NodeView]:
+        raise LookupError("no tree today")
+
+
+def test_a_memory_that_cannot_show_its_nodes_keeps_its_answers_and_the_caption_says_so(make_run: Make) -> None:
+    case = history(questions=2)
+    run = make_run([case], build=partial(Opaque, []))
+    run_all([run])
+    assert [answer.outcome for answer in answers(run, case).values()] == ["answered", "answered"]
+    said = "FAILED after the answers, which stand: nodes() of bm25 in 1 of 1 history: LookupError: no tree today; "
+    assert waivers([run])[-1].startswith(said)
+    assert not (run.case_folder(case.id) / "nodes.jsonl").exists()
 
 
 def test_a_complete_run_asks_nothing_again(make_run: Make) -> None:

@@ -275,6 +275,17 @@ def test_a_judge_that_names_its_model_is_asked_with_it_where_the_other_judges_ar
     assert {(metric.judge, metric.score) for metric in metrics} == {(asked, f"judge_{asked}")}
 
 
+def test_the_papers_probe_measures_the_uncertainty_unless_the_user_names_another(tmp_path: Path) -> None:
+    settings = ["table=xmemory_t1", "backbone=nano", "profile=paper", "data.source=sample", f"results={tmp_path}"]
+    common = [*settings, "network=true", "endpoint.probe=false"]
+    for probe, name in {"null": "gpt-4.1-mini", "gpt-4.1-nano": "gpt-4.1-nano"}.items():
+        cfg = composed("reproduce", [*common, f"models.probe={probe}"])
+        made = experiment(cfg, cfg.table, run=False)
+        assert made is not None
+        assert made.cfg.models.probe == name
+        assert (made.models.probe.name.startswith(f"{name}-"), made.models.reader.name) == (True, "gpt-5-nano")
+
+
 def test_a_run_begins_with_the_chain_and_in_the_order_of_its_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
