@@ -136,10 +136,10 @@ def ordered(events: Sequence[str], texts: Sequence[str]) -> Ordered:
     recall = both / (both + sum(event not in texts for event in events)) if both else 0.0
     f1 = 2 * precision * recall / (precision + recall) if both else 0.0
     union = list(dict.fromkeys([*events, *texts]))
-    tau = float(
-        kendalltau(_ranks(events, union), _ranks(texts, union)).statistic
-    )  # NaN where one side is a single rank
-    return Ordered(precision, recall, f1, None if math.isnan(tau) else (tau + 1) / 2)
+    first, second = _ranks(events, union), _ranks(texts, union)
+    if len(set(first)) < 2 or len(set(second)) < 2:  # no order in a single rank
+        return Ordered(precision, recall, f1, None)
+    return Ordered(precision, recall, f1, (float(kendalltau(first, second).statistic) + 1) / 2)
 
 
 def _ranks(texts: Sequence[str], union: Sequence[str]) -> list[int]:

@@ -98,12 +98,9 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
     print_table(table, choice)
     parts = (differences(table), wins_and_losses(scored, chosen), telling_questions(scored, chosen, count))
     for part in parts:
-        print(
-            "\n"
-            + "\n".join(
-                fill(visible(line), columns(), subsequent_indent=" " * 6, break_on_hyphens=False) for line in part
-            )
-        )
+        print()
+        for line in part:
+            print(fill(visible(line), columns(), subsequent_indent=" " * 6, break_on_hyphens=False))
     for one in scored:
         print(f"{one.answers.title}: {one.answers.folder}")
     return complain(table, lab.cfg.missing_limit, lab.models.purse.stop)

@@ -15,7 +15,8 @@ FILE.yaml defines the measurement; only `memory` is required:
 measured again and each metric is compared with the baseline, question by question. The verdict is `regression` where the difference is
 below -margin and its interval excludes 0, `better` where it is above the margin and its interval excludes 0, else `no regression`. The
 interval is by case if there are five histories whose differences vary, else by question. Both conditions are needed: in a
-large set an interval excludes 0 for a loss too small to matter, and in a small set chance moves the mean beyond the margin.
+large set an interval excludes 0 for a loss too small to matter, and in a small set chance moves the mean beyond the margin. Ratings
+beyond [0, 1] that all move by the same amount have no interval: six or more of them count as if it excluded 0.
 
 The gate also fails if more questions than in the baseline end in an error or have no score, by more than the share `max_unscored` of all
 questions. Other data, other questions or another version of a metric than in the baseline cannot be compared and are refused. Memories
@@ -59,6 +60,8 @@ OF_THIS_MACHINE = ("results", "cache", "data.root", "prompts_dir")
 """Settings that name folders; a baseline does not record them."""
 BUILD = "memory.build."
 EVIDENCE = "evidence@"
+ALIKE = 6
+"""Least number of ratings that all move by the same amount: by chance, one in 32 such sets moves one way (2 x .5^6)."""
 UPDATE = "run the gate with --update and commit the new baseline, if the change is meant"
 
 
@@ -292,10 +295,12 @@ def verdict(gap: Difference | None, margin: float) -> str:
     """`regression`, `better`, `no regression` (the module's docstring states the rule), or `not scored` for None."""
     if gap is None:
         return "not scored"
-    interval = gap.by_case or gap.by_question or Interval(gap.mean, gap.mean)  # all scores moved by the same amount
-    if gap.mean < -margin and interval.high < 0:
+    interval = gap.by_case or gap.by_question
+    if interval is None and gap.n >= ALIKE:
+        interval = Interval(gap.mean, gap.mean)
+    if interval is not None and gap.mean < -margin and interval.high < 0:
         return "regression"
-    return "better" if gap.mean > margin and interval.low > 0 else "no regression"
+    return "better" if interval is not None and gap.mean > margin and interval.low > 0 else "no regression"
 
 
 def lost(now: Measured, stored: Measured, limit: float) -> Iterator[str]:

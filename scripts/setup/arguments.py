@@ -13,9 +13,8 @@ Number = TypeVar("Number", int, float)
 
 
 class _Parser(argparse.ArgumentParser):
-    def print_help(
-        self, file: Any = None
-    ) -> None:  # argparse's own ends well if nobody reads it, other than all else that we print
+    def print_help(self, file: Any = None) -> None:
+        """Print it like all other output: argparse's own method ignores that its reader has gone."""
         print(self.format_help(), end="", file=file)
 
 

@@ -143,6 +143,8 @@ def test_ratings_that_all_fall_by_the_same_amount_are_a_regression() -> None:
     falls = difference([1.0] * 40, [5.0] * 40, [f"h{number % 8}" for number in range(40)])
     assert (falls.by_question, falls.by_case) == (None, None)
     assert verdict(falls, 0.02) == "regression"
+    few = difference([1.0] * 5, [5.0] * 5, ["a", "a", "b", "b", "c"])
+    assert verdict(few, 0.02) == "no regression", "all of five move one way by chance in one of sixteen sets"
 
 
 def test_more_errors_than_in_the_baseline_fail(kept: Gate, capsys: pytest.CaptureFixture[str]) -> None:
