@@ -70,7 +70,7 @@ class State:
 
 def drawing(states: list[State], width: int) -> Group:
     """The lines of all phases, none wider than `width`."""
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.text import Text
 
     lines = [line for state in states for line in _lines(state)]
