@@ -166,20 +166,11 @@ LEAST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
-    """One coefficient of the regression, in points of the verdict."""
-
-    name: str
-    points: float
-    interval: Interval
-    """Interval by jackknife over conversations with Student's t."""
-
-
-@dataclass(frozen=True, slots=True)
 class Regression:
     """Verdict on F1, words, category and system."""
 
-    effects: tuple[Effect, ...]
+    effects: Mapping[str, tuple[float, Interval]]
+    """Coefficients by name, in points of the verdict, with intervals by jackknife over conversations with Student's t."""
     questions: int
     systems: int
     histories: int
@@ -241,14 +232,12 @@ def regression(all_scored: Sequence[ScoredClaim]) -> Regression | None:
         ]
     )
     error = np.sqrt((names.size - 1) / names.size * ((left - whole) ** 2).sum(axis=0))
-    half = t_point(names.size - 1) * error
-    effects = [
-        Effect(
-            name, 100 * float(whole[at]), Interval(100 * float(whole[at] - half[at]), 100 * float(whole[at] + half[at]))
-        )
+    low, high = whole - t_point(names.size - 1) * error, whole + t_point(names.size - 1) * error
+    effects = {
+        name: (100 * float(whole[at]), Interval(100 * float(low[at]), 100 * float(high[at])))
         for at, name in enumerate(("F1 from 0 to 1", "a hundred words more"))
-    ]
-    return Regression(tuple(effects), target.size, len(systems), names.size)
+    }
+    return Regression(effects, target.size, len(systems), names.size)
 
 
 def _solved(squares: np.ndarray, products: np.ndarray) -> np.ndarray:

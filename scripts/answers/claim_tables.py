@@ -183,7 +183,9 @@ def analysis(all_scored: Sequence[ScoredClaim]) -> str:
     for who, fitted in regressions(all_scored).items():
         sizes = {"answer": fitted.questions, "file": fitted.systems, "conversation": fitted.histories}
         size = f"{', '.join(counted(count, noun) for noun, count in sizes.items())} of LoCoMo"
-        effects = [[each.name, f"{each.points:.1f} {span(each.interval, digits=1)}"] for each in fitted.effects]
+        effects = [
+            [name, f"{points:.1f} {span(between, digits=1)}"] for name, (points, between) in fitted.effects.items()
+        ]
         lines += [f"Verdicts of {who}: {size}.", "", grid(["one more", "points of the verdict"], effects), ""]
     if ranks := rank_agreement(all_scored):
         equal = f"with words held equal {number(ranks.given_words, 2)}"

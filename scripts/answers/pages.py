@@ -401,7 +401,9 @@ def analysis(all_scored: Sequence[ScoredClaim], lines: Mapping[str, ClaimLine]) 
     """Results over many files: regression, ranks, leniency, spreads; the functions behind the tables of `memsys-bench claims`."""
     fitted = []
     for who, result in regressions(all_scored).items():
-        effects = [(each.name, f"{each.points:.1f}", span(each.interval, digits=1)) for each in result.effects]
+        effects = [
+            (name, f"{points:.1f}", span(between, digits=1)) for name, (points, between) in result.effects.items()
+        ]
         fitted.append({"who": who, "size": result, "effects": effects})
     products = [
         (

@@ -27,7 +27,7 @@ from scripts.settings.types import how_to_give
 from scripts.setup.causes import WEB_PAGE, remedy
 from scripts.setup.printing import agrees
 from scripts.setup.probe_calls import EndpointProbe
-from scripts.setup.probes import ask, examine, examine_embedder, table
+from scripts.setup.probes import Examination, ask, examine, examine_embedder, table
 from scripts.setup.progress import progress_line
 
 
@@ -326,11 +326,14 @@ def _examined(models: Models, every: list[ServedModel], timeout: float) -> Model
     """
     learned: dict[str, ModelSettings] = {}
     calls, before = 0, models.purse.spent
-    for served in (each for each in every if each.chat):
+    for served in every:
         with _line(served, timeout) as line:
-            examination = examine(line, served.settings, window=WINDOW, brief=True)
+            if served.chat:
+                examination = examine(line, served.settings, window=WINDOW, brief=True)
+                served.endpoint.latency = max(served.endpoint.latency or 0.0, line.seconds / max(1, line.calls))
+            else:
+                examination = Examination(served.settings, examine_embedder(line, served.settings))
         calls += line.calls
-        served.endpoint.latency = max(served.endpoint.latency or 0.0, line.seconds / max(1, line.calls))
         print(f"{served.name} ({counted(line.calls, 'call')})\n{table(examination.findings)}", file=sys.stderr)
         if examination.stops:
             known, better = served.settings, examination.settings
@@ -340,13 +343,6 @@ def _examined(models: Models, every: list[ServedModel], timeout: float) -> Model
             raise RunError(f"{served.name} cannot be used: {faults}{advice}")
         facts = {name: getattr(examination.settings, name) for name in ("logprobs", "context_tokens")}
         learned |= dict.fromkeys(served.roles, replace(served.settings, **facts))
-    for served in (each for each in every if not each.chat):
-        with _line(served, timeout) as line:
-            findings = examine_embedder(line, served.settings)
-        calls += line.calls
-        print(f"{served.name} ({counted(line.calls, 'call')})\n{table(findings)}", file=sys.stderr)
-        if stops := [finding for finding in findings if finding.level == "stop"]:
-            raise RunError(f"{served.name} cannot be used: {stops[0].found} ({stops[0].means})")
     print(f"check-up: {counted(calls, 'call')}, {models.purse.spent - before:.4f} USD at known prices", file=sys.stderr)
     roles = {role: getattr(models, role) for role in learned if hasattr(models, role)}  # not a judge's own model
     return replace(models, **{role: replace(model, prices=learned[role]) for role, model in roles.items()})

@@ -196,6 +196,18 @@ class StatedRatio(Strict):
     find: dict[str, str]
 
 
+def _of(record: type, base: type[Strict] = Strict, without: str = "", **own: Any) -> type[BaseModel]:
+    """Schema of a file whose values fill a dataclass: the fields of `base`, then the dataclass's but for `without`, with their types
+    or those of `own`."""
+    types = get_type_hints(record) | own
+    known: dict[str, Any] = {}
+    for field in fields(record):
+        optional = field.default is not MISSING or field.default_factory is not MISSING
+        if field.name != without:
+            known[field.name] = (types[field.name], None if optional else ...)
+    return create_model(record.__name__, __base__=base, **known)
+
+
 class FigureFields(Strict):
     name: Name
     paper: Text
@@ -230,19 +242,16 @@ class FigureFields(Strict):
     ratios: list[StatedRatio] = []
 
 
-_DRAWN = get_type_hints(Sheet) | {
-    "draw": Literal["lines", "bars", "stacked", "heatmap", "tree", "map", "pareto"],
-    "spacing": Literal["linear", "log", "even"],
-    "across": Count,
-    "width": Positive,
-    "height": Positive,
-}
-_FIELDS: dict[str, Any] = {
-    field.name: (_DRAWN[field.name], ... if field.default is MISSING else None)
-    for field in fields(Sheet)
-    if field.name != "footnote"
-}
-FIGURE = create_model("Figure", __base__=FigureFields, **_FIELDS)
+FIGURE = _of(
+    Sheet,
+    FigureFields,
+    without="footnote",
+    draw=Literal["lines", "bars", "stacked", "heatmap", "tree", "map", "pareto"],
+    spacing=Literal["linear", "log", "even"],
+    across=Count,
+    width=Positive,
+    height=Positive,
+)
 
 
 class Sweep(Strict):
@@ -460,16 +469,6 @@ class AnswersEntry(Strict):
     title: Text
     by: Text
     file: Text
-
-
-def _of(record: type, **own: Any) -> type[BaseModel]:
-    """Schema of a file whose values fill a dataclass: the fields with their types; `own` replaces some of the types."""
-    types = get_type_hints(record)
-    known: dict[str, Any] = {}
-    for field in fields(record):
-        optional = field.default is not MISSING or field.default_factory is not MISSING
-        known[field.name] = (own.get(field.name, types[field.name]), None if optional else ...)
-    return create_model(record.__name__, __base__=Strict, **known)
 
 
 READER = _of(Reader, name=Name, max_context_tokens=Count | None, answer_tokens=Count, temperature=Amount)

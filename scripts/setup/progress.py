@@ -25,7 +25,7 @@ from memsys.llm.protocol import EndOfRun
 from scripts.setup.printing import console, duration
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
@@ -144,7 +144,7 @@ class Screen:
             if self._live is None:
                 from rich.live import Live
 
-                self._live = Live(console=console(sys.stderr), auto_refresh=False, transient=True)
+                self._live = Live(console=self.console(), auto_refresh=False, transient=True)
                 self._live.start()
             self._draw(self._live)
 
@@ -158,6 +158,9 @@ class Screen:
                 elif self._live is not None:
                     self._live.stop()
                     self._live = None
+
+    def console(self) -> Console:
+        return console(sys.stderr)
 
     def _draw(self, live: Live) -> None:
         live.update(drawing([phase.state() for phase in self._phases], live.console.width), refresh=True)

@@ -454,7 +454,7 @@ def _effects(times: int) -> Iterator[Row]:
         assert fitted is not None, "there are ten conversations"
         found.append(fitted.effects)
     for place, (name, truth) in enumerate((("F1", 50.0), ("a hundred words more", 10.0))):
-        value = covered([effects[place].interval for effects in found], truth)
+        value = covered([list(effects.values())[place][1] for effects in found], truth)
         yield Row(
             "effect on the verdict",
             f"{name}, 4 files of 200 answers in ten conversations",

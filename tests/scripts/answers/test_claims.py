@@ -392,7 +392,7 @@ def test_the_regression_gives_back_what_was_planted(make: Make) -> None:
         own.append(scored)
     fitted = regression(own)
     assert fitted is not None
-    assert [each.points for each in fitted.effects] == pytest.approx([50.0, 10.0])
+    assert [points for points, _ in fitted.effects.values()] == pytest.approx([50.0, 10.0])
     assert (fitted.questions, fitted.systems, fitted.histories) == (120, 2, 6)
 
 

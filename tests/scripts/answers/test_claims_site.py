@@ -165,9 +165,9 @@ def test_the_page_over_many_files_has_the_numbers_of_its_functions(tmp_path: Pat
             f"<p>Verdicts of {who}: {fit.questions:,} answers, {fit.systems} files, {fit.histories} conversations."
             in text
         )
-        for effect in fit.effects:
-            row = f'<th scope="row">{effect.name}</th><td class="number">{effect.points:.1f}</td>'
-            assert f"{row}<td>{span(effect.interval, digits=1)}</td>" in text
+        for name, (points, interval) in fit.effects.items():
+            row = f'<th scope="row">{name}</th><td class="number">{points:.1f}</td>'
+            assert f"{row}<td>{span(interval, digits=1)}</td>" in text
     ranks = rank_agreement(scored)
     assert ranks is not None
     assert f"mean F1 over {ranks.claims} files: {ranks.plain:.2f}; with words held equal" in text
