@@ -273,10 +273,8 @@ class _Actor(Worker):
         assert ready.home is not None
         self._home = ready.home
         if difference := self._cluster.home.difference(ready.home):
-            raise RunError(
-                f"the worker on {ready.home.machine} has {difference}; install the same there: "
-                "pip install -c constraints.txt -e '.[ray]'"
-            )
+            remedy = "install the same there: pip install -c constraints.txt -e '.[ray]'"
+            raise RunError(f"the worker on {ready.home.machine} has {difference}; {remedy}")
 
     def located(self, error: BaseException) -> BaseException:
         if isinstance(error, OSError) and error.errno in FATAL_ERRNOS:
@@ -291,9 +289,8 @@ class _Actor(Worker):
             RunError: it could not read a message that no other worker could read either.
         """
         if self._misread is not None:
-            raise RunError(
-                f"the worker on {self._home.machine} cannot read what it is sent: {_last_line(self._misread)}"
-            )
+            why = _last_line(self._misread)
+            raise RunError(f"the worker on {self._home.machine} cannot read what it is sent: {why}")
         address = re.search(r"ip(?:=|: )([\w.:]+)", str(error))
         machine = f"the machine {address[1]}" if address and not self.ready else self._home.machine
         return Died(f"on {machine} ended: {_last_line(error)}")

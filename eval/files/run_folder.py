@@ -93,9 +93,8 @@ class RunRecord:
             raise RunError(f"{path} is damaged: it has no {missing[0]}; run its command again")
         for name, value, kind in _typed(content):
             if not isinstance(value, kind) or isinstance(value, bool):
-                raise RunError(
-                    f"{path} is damaged: {name} must be {IN_WORDS[kind]}, found {str(value)[:40]!r}; {AGAIN}"
-                )
+                wrong = f"{name} must be {IN_WORDS[kind]}, found {str(value)[:40]!r}"
+                raise RunError(f"{path} is damaged: {wrong}; {AGAIN}")
         known = {each.name for each in fields(cls)} - {"content"}
         return cls(**{name: content[name] for name in known if content.get(name) is not None}, content=content)
 
@@ -188,10 +187,8 @@ class RunFolder:
                 path = Path(place, name)
                 mode = path.lstat().st_mode
                 if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                    raise RunError(
-                        f"{path} is {'a link' if stat.S_ISLNK(mode) else 'no plain file'}: run folders hold files and folders only; "
-                        "remove it if you trust the rest"
-                    )
+                    found = f"{path} is {'a link' if stat.S_ISLNK(mode) else 'no plain file'}"
+                    raise RunError(f"{found}: run folders hold files and folders only; remove it if you trust the rest")
         return RunRecord.of(read_record(self.file), self.file)
 
     @property

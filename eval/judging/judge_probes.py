@@ -146,11 +146,7 @@ class AnswerFirst(Prompts):
         self._prompts = prompts
 
     def __getitem__(self, name: str) -> Prompt:
-        """The prompt with both blocks exchanged.
-
-        Raises:
-            PromptError: the prompt does not have `$gold` and `$answer` in blocks of their own, in this order.
-        """
+        """The prompt with both blocks exchanged. Raises PromptError where it does not have `$gold` before `$answer`, each in its block."""
         prompt = self._prompts[name]
         turned, count = _BLOCKS.subn(r"\4\3\1", prompt.user)
         if count != 1:

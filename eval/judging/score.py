@@ -309,9 +309,8 @@ def _verdicts(run: Run, judging: Judging) -> tuple[dict[AnswerKey, dict[str, Any
     """
     recalls = judging.judge.rule == "memory"
     if recalls and run.record.imported:
-        raise RunError(
-            f"{judging.judge.name} grades what was recalled, and imported answers come without it; choose another judge"
-        )
+        why = "grades what was recalled, and imported answers come without it"
+        raise RunError(f"{judging.judge.name} {why}; choose another judge")
     lines = score_lines(judging.file(run), "answer", "repeat")
     given = {answer_key(line): line for line in lines if line["value"] is not None}
     (wanted,) = answers_of(run, judging.judged_text, repeats=judging.repeats, recalls=recalls)

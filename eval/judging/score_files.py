@@ -88,10 +88,8 @@ def only_score_file(run_folder: Path, name: str) -> Path:
     """
     files = RunFolder(run_folder).score_files(name)
     if len(files) != 1:
-        known = sorted({metric_of(path) for path in RunFolder(run_folder).score_files()})
-        raise RunError(
-            f"{run_folder}: expected one file of scores by {name}, found {len(files)}; there are: {', '.join(known)}"
-        )
+        known = ", ".join(sorted({metric_of(path) for path in RunFolder(run_folder).score_files()}))
+        raise RunError(f"{run_folder}: expected one file of scores by {name}, found {len(files)}; there are: {known}")
     return files[0]
 
 

@@ -124,9 +124,8 @@ def splitter(choice: str = "auto") -> Splitter:
     if choice == "abbreviations" or (choice == "auto" and not _has_punkt()):
         return "abbreviations"
     if not _has_punkt():
-        raise ValueError(
-            "NLTK does not find its punkt data: run `python -m nltk.downloader punkt_tab`, or set sentences: auto"
-        )
+        remedy = "run `python -m nltk.downloader punkt_tab`, or set sentences: auto"
+        raise ValueError(f"NLTK does not find its punkt data: {remedy}")
     return "punkt"
 
 

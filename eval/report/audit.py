@@ -346,13 +346,9 @@ def audit_intervals(
 def _shares_numbers(one: Published, printed: Iterable[Published]) -> str:
     """Name rows of the same column whose value is an end of this interval, or whose interval ends in this value."""
     column = (one.table, one.dataset, one.backbone, one.metric)
-    found = [
-        row_name(other)
-        for other in printed
-        if other is not one
-        and (other.table, other.dataset, other.backbone, other.metric) == column
-        and {other.value} & {one.low, one.high} | {one.value} & {other.low, other.high}
-    ]
+    others = (each for each in printed if (each.table, each.dataset, each.backbone, each.metric) == column)
+    same = (each for each in others if each.value in (one.low, one.high) or one.value in (each.low, each.high))
+    found = [row_name(each) for each in same if each is not one]
     return f"its value or ends are those of {', '.join(found)}" if found else ""
 
 

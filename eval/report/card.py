@@ -149,14 +149,10 @@ def _outcomes(folder: Path) -> list[str]:
 def _costs(folder: Path) -> list[str]:
     titles, found = (each.title for each in COST_COLUMNS), costs(folder)
     totals = grid(["cost", "value"], zip(titles, cost_texts(found), strict=True))
-    spent = [
-        [
-            each.phase,
-            *map(str, (each.calls, each.sent, each.tokens_in, each.tokens_out)),
-            f"{each.provider_seconds:.2f}",
-        ]
-        for each in phases(folder)
-    ]
+    spent = []
+    for each in phases(folder):
+        counts = map(str, (each.calls, each.sent, each.tokens_in, each.tokens_out))
+        spent.append([each.phase, *counts, f"{each.provider_seconds:.2f}"])
     if not spent:
         return [totals, "", f"By phase: {found.missing or NOT_RECORDED}."]
     header = ["phase", "calls", "not from the cache", "tokens in", "tokens out", "provider s"]

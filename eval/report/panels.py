@@ -131,8 +131,11 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
     _named_ends(axes, sheet, ends)
 
 
-def _positions(sheet: Sheet, points: Sequence[Point]) -> Callable[[str | float], float]:
-    """A function from a value to its position on the horizontal axis."""
+Place = Callable[[str | float], float]
+"""A function from a value to its position on the horizontal axis."""
+
+
+def _positions(sheet: Sheet, points: Sequence[Point]) -> Place:
     values = list(dict.fromkeys(point.x for point in points if point.x != ""))
     numbers = all(not isinstance(value, str) for value in values)
     if sheet.spacing != "even" and numbers:
@@ -141,7 +144,7 @@ def _positions(sheet: Sheet, points: Sequence[Point]) -> Callable[[str | float],
     return lambda value: float(order.index(value))
 
 
-def _ticks(axes: Axis, sheet: Sheet, points: Sequence[Point], place: Callable[[str | float], float]) -> None:
+def _ticks(axes: Axis, sheet: Sheet, points: Sequence[Point], place: Place) -> None:
     values = list(dict.fromkeys(point.x for point in points if point.x != "" and not point.label))
     values = values or list(dict.fromkeys(point.x for point in points if point.x != ""))
     if sheet.spacing == "log":
@@ -166,15 +169,7 @@ def _short(value: str | float) -> str:
     return f"{value:g}".removeprefix("0") if 0 < value < 1 else f"{value:g}"
 
 
-def _star(
-    axes: Axis,
-    place: Callable[[str | float], float],
-    own: Sequence[Point],
-    levels: Sequence[Point],
-    *,
-    above: bool,
-    colour: str,
-) -> None:
+def _star(axes: Axis, place: Place, own: Sequence[Point], levels: Sequence[Point], *, above: bool, colour: str) -> None:
     """Draw a star at the best point of a series, with its gain over the dashed line."""
     best = max(own, key=lambda point: point.y)
     axes.plot([place(best.x)], [best.y], "*", color=colour, ms=6.5, mec="white", mew=0.4, zorder=4)

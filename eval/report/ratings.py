@@ -220,14 +220,9 @@ def rated_sample(
 def as_markdown(ratings: Ratings) -> str:
     """The agreement with each judge as a table, and the counts of ratings left out."""
     left_out = f"{ratings.changed} of answers that have changed since, {ratings.unknown} of answers no judge has seen"
-    rows = [
-        [
-            each.judge,
-            str(each.n),
-            f"{each.agreeing / each.n:.1%}",
-            *map(number, (each.kappa, each.ours, each.theirs), (2, 3, 3)),
-        ]
-        for each in ratings.agreements
-    ]
+    rows = []
+    for each in ratings.agreements:
+        agree, means = f"{each.agreeing / each.n:.1%}", (number(each.ours), number(each.theirs))
+        rows.append([each.judge, str(each.n), agree, number(each.kappa, 2), *means])
     header = ["judge", "n", "agree", "kappa", "mean of yours", "mean of the judge"]
     return "\n".join([f"{ratings.lines} ratings; {left_out}.", "", grid(header, rows)])

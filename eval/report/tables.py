@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -55,10 +55,8 @@ class BestOf(Cell):
 
     def scores_without(self, cluster: str) -> Scores:
         """The scores of all cases but one, from the candidates that would be chosen without it."""
-        cells, rest = (
-            self.rechosen.get(cluster, {}),
-            (each for each in self.column.questions if each.cluster != cluster),
-        )
+        cells = self.rechosen.get(cluster, {})
+        rest = (each for each in self.column.questions if each.cluster != cluster)
         scores = ((each.key, cells.get(each.cluster, self).scores) for each in rest)
         return {key: own[key] for key, own in scores if key in own}
 
@@ -147,8 +145,9 @@ def composed(
     known = ((each.key, picked[each.cluster].outcomes) for each in column.questions)
     outcomes = {key: own[key] for key, own in known if key in own}
     rechosen = {out: {one: cells[name] for one, name in others.items()} for out, others in (again or {}).items()}
-    choice: dict[str, Any] = {"chosen": picked, "rechosen": rechosen, "held_out": held_out}
-    return BestOf(column, outcomes, (), correction=first.correction, **choice)
+    return BestOf(
+        column, outcomes, (), correction=first.correction, chosen=picked, rechosen=rechosen, held_out=held_out
+    )
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

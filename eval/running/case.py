@@ -110,10 +110,8 @@ def _progress(run: Run, case: Case) -> tuple[dict[str, Prediction], dict[str, Qu
     predictions = read_predictions(folder)
     for prediction in predictions.values():
         if prediction.case_id != case.id or prediction.question_id not in known:
-            raise RunError(
-                f"{folder / PREDICTIONS}: expected questions of case {case.id}, found {prediction.question_id!r} "
-                f"of case {prediction.case_id!r}; {AGAIN}"
-            )
+            found = f"found {prediction.question_id!r} of case {prediction.case_id!r}"
+            raise RunError(f"{folder / PREDICTIONS}: expected questions of case {case.id}, {found}; {AGAIN}")
     done = {name: prediction for name, prediction in predictions.items() if prediction.outcome != "error"}
     left = {name: each for name, each in known.items() if name not in done and run.questions(case.id, name)}
     lacks_vectors = run.vectors and (folder / NODES).is_file() and not (folder / VECTORS).is_file()
@@ -141,9 +139,8 @@ def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -
             later = np.flatnonzero(ends > place[question.after])
             position = int(later[0]) if len(later) else len(units)
         else:
-            raise DataError(
-                f"{case.id}: question {question.id} is asked after turn {question.after!r}, which does not exist"
-            )
+            asked = f"question {question.id} is asked after turn {question.after!r}"
+            raise DataError(f"{case.id}: {asked}, which does not exist")
         due.setdefault(position, []).append(question)
     return dict(sorted(due.items()))
 

@@ -82,10 +82,8 @@ def run_all(
         here = Path.cwd()
         _run_cells(Opening(groups, threads), on_progress, on_answer)
         if Path.cwd() != here and not runs[0].folder.is_absolute():
-            raise RunError(
-                f"a thread of a memory or a library has changed the working folder from {here} to {Path.cwd()}, so results are in both; "
-                "name an absolute folder with results="
-            )
+            moved = f"a thread of a memory or a library has changed the working folder from {here} to {Path.cwd()}"
+            raise RunError(f"{moved}, so results are in both; name an absolute folder with results=")
 
 
 def clear_up(runs: Sequence[Run]) -> None:

@@ -95,9 +95,8 @@ def read_tree(case_folder: Path, *, vectors: bool = False) -> Tree | None:
 def _vectors(case_folder: Path) -> np.ndarray:
     path = case_folder / VECTORS
     if not path.is_file():
-        raise RunError(
-            f"{path} is not there: the run kept no vectors; repeat its command with nodes.vectors=true (answers are kept)"
-        )
+        remedy = "repeat its command with nodes.vectors=true (answers are kept)"
+        raise RunError(f"{path} is not there: the run kept no vectors; {remedy}")
     try:
         matrix: np.ndarray = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:

@@ -288,8 +288,8 @@ def _write_page(file: Path, clean: Cleaner, template: str, **values: Any) -> Non
 def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    options: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    return Environment(loader=PackageLoader("eval.report.html"), **options)
+    loader, strict = PackageLoader("eval.report.html"), StrictUndefined
+    return Environment(loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True)
 
 
 def _write_lives(

@@ -267,14 +267,6 @@ def verdicts(run: ReadRun, every: Sequence[Scorer]) -> Verdicts:
     return found
 
 
-def verdict_lines(lines: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[Any]]:
-    """Scorer, repeat, value, reason, details of each verdict."""
-    return [
-        [place, line["repeat"], line["value"], clipped(line.get("why", "")), line.get("detail", {})]
-        for place, line in lines
-    ]
-
-
 def judged_pages(
     run: ReadRun,
     files: CaseFiles,
@@ -386,8 +378,10 @@ def _question_page(
         for place, (run, own) in enumerate(files)
     ]
     for page, (run, read), own in zip(pages, files, lines, strict=True):
-        given = own.get(each.key, ())
-        page["verdicts"] = verdict_lines(given)
+        given, page["verdicts"] = own.get(each.key, ()), []
+        for scorer, line in given:
+            why, detail = clipped(line.get("why", "")), line.get("detail", {})
+            page["verdicts"].append([scorer, line["repeat"], line["value"], why, detail])
         if question is not None and gold is not None and each.question_id in read.predictions:
             page["judged"] = judged_pages(run, read, every, given, question, gold, texts)
     start = {"case": each.case_id, "id": each.question_id, "category": each.category}
