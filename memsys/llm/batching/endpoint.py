@@ -257,7 +257,7 @@ class BatchEndpoint:
         self._waiting: dict[str, list[_Waiting]] = {}
         self._arrived: list[_Waiting] = []
         self._last_arrival = self._last_look = 0.0
-        self._failing_since: float | None = None
+        self._failing: tuple[float | None, str] = (None, "")  # since when (monotonic) the provider fails, and how
         self._begun: set[str] = set()  # batches of this process
         self._full: set[str] = set()  # batches under way when the provider's queue was full
         self._fetches: dict[str, int] = {}  # by batch: how often its files lacked replies
@@ -303,7 +303,9 @@ class BatchEndpoint:
         """Calls that wait for a batch or in one count as batched, not as in flight."""
         with self._lock:
             batched = len(self._waiting) + len(self._arrived)
-        return Traffic(0, 0, self._finished, 0, 0, 0, 0.0, None, "", batched=batched)
+        since, why = self._failing
+        paused = None if since is None else time.time() - (time.monotonic() - since)
+        return Traffic(0, 0, self._finished, 0, 0, 0, 0.0, paused, why, batched=batched)
 
     def refuse(self) -> None:
         """Fail all calls; batches at the provider stay there, and the same command fetches them."""
@@ -370,12 +372,13 @@ class BatchEndpoint:
                 for batch in self.journal.under_way(self.base_url, ours=True):
                     self._look_after(batch)
                 self._answer_all()
-            self._failing_since = None
+                self._failing = (None, "")  # not in a step without a look, which says nothing about the provider
         except EndOfRun:
             raise
         except ModelError as error:
-            self._failing_since = self._failing_since or time.monotonic()
-            if time.monotonic() - self._failing_since > self.live.limits.patience:
+            since = self._failing[0] or time.monotonic()
+            self._failing = (since, str(error))
+            if time.monotonic() - since > self.live.limits.patience:
                 raise EndOfRun(f"{error}; run the same command to fetch what the provider has") from error
 
     def _take_arrivals(self) -> None:
