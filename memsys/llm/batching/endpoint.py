@@ -350,11 +350,10 @@ class BatchEndpoint:
                 self._wake.wait(min(self.settings.idle, self.settings.poll) / 2)
                 self._wake.clear()
                 self._step()
-        except ModelError as error:
-            self._fail_all(error, ended=True)
         except BaseException as error:  # a waiting caller must not wait for ever
             self._fail_all(error, ended=True)
-            raise
+            if not isinstance(error, ModelError):
+                raise
         finally:
             self.journal.release()
 
@@ -450,7 +449,10 @@ class BatchEndpoint:
                     # Perhaps no caller waits for these calls, and their price is not reserved: `_answer_all` notes those that we wait for.
                     self.journal.end(batch, {}, [])
                     return
-                status = at_provider or self._sent(batch)
+                if (status := at_provider) is None:
+                    lines = b"".join(call.line() for call in self.journal.calls_of(batch))
+                    file = self._provider.upload(f"memsys-{batch.id}.jsonl", lines)
+                    status = self._provider.create(file, batch.path, batch.id)
                 batch = self.journal.accepted(batch, status.id)
             else:
                 status = self._provider.status(batch.at_provider)
@@ -461,12 +463,6 @@ class BatchEndpoint:
                 f"{error}: batch {batch.at_provider} or a file of it, which another key may have made; "
                 f"{FORGET.format(batch.at_provider)}"
             ) from error
-
-    def _sent(self, batch: Batch) -> Status:
-        assert self._provider is not None
-        lines = b"".join(call.line() for call in self.journal.calls_of(batch))
-        file = self._provider.upload(f"memsys-{batch.id}.jsonl", lines)
-        return self._provider.create(file, batch.path, batch.id)
 
     def _collect(self, batch: Batch, status: Status) -> None:
         """Keep the replies of a batch that has ended; calls without a usable reply are open again as often as calls are retried.
