@@ -131,7 +131,7 @@ def linked(stored: Path, place: Path, content: bytes) -> bool:
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
-    """Replace a file, atomically; if two processes do, the later one wins. Secrets in text are redacted.
+    """Replace a file, atomically; if two processes do, the later one wins. In text, secrets are redacted; `?` replaces a lone surrogate.
 
     Raises:
         RunError: its folder is a link in a results folder: results from another source could redirect the file to a place of their choice.
@@ -141,7 +141,7 @@ def replace_file(path: Path, content: bytes | str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     try:
-        draft.write_bytes(content if isinstance(content, bytes) else redact_bytes(content.encode()))
+        draft.write_bytes(content if isinstance(content, bytes) else redact_bytes(content.encode(errors="replace")))
         os.replace(draft, path)
     except OSError:  # a full disk: no half file stays
         draft.unlink(missing_ok=True)

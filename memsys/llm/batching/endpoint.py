@@ -257,7 +257,7 @@ class BatchEndpoint:
         self._waiting: dict[str, list[_Waiting]] = {}
         self._arrived: list[_Waiting] = []
         self._last_arrival = self._last_look = 0.0
-        self._failing_since: float | None = None
+        self._failing: tuple[float | None, str] = (None, "")  # since when (monotonic) the provider fails, and how
         self._begun: set[str] = set()  # batches of this process
         self._full: set[str] = set()  # batches under way when the provider's queue was full
         self._fetches: dict[str, int] = {}  # by batch: how often its files lacked replies
@@ -303,7 +303,9 @@ class BatchEndpoint:
         """Calls that wait for a batch or in one count as batched, not as in flight."""
         with self._lock:
             batched = len(self._waiting) + len(self._arrived)
-        return Traffic(0, 0, self._finished, 0, 0, 0, 0.0, None, "", batched=batched)
+        since, why = self._failing
+        paused = None if since is None else time.time() - (time.monotonic() - since)
+        return Traffic(0, 0, self._finished, 0, 0, 0, 0.0, paused, why, batched=batched)
 
     def refuse(self) -> None:
         """Fail all calls; batches at the provider stay there, and the same command fetches them."""
@@ -348,11 +350,10 @@ class BatchEndpoint:
                 self._wake.wait(min(self.settings.idle, self.settings.poll) / 2)
                 self._wake.clear()
                 self._step()
-        except ModelError as error:
-            self._fail_all(error, ended=True)
         except BaseException as error:  # a waiting caller must not wait for ever
             self._fail_all(error, ended=True)
-            raise
+            if not isinstance(error, ModelError):
+                raise
         finally:
             self.journal.release()
 
@@ -370,12 +371,13 @@ class BatchEndpoint:
                 for batch in self.journal.under_way(self.base_url, ours=True):
                     self._look_after(batch)
                 self._answer_all()
-            self._failing_since = None
+                self._failing = (None, "")  # not in a step without a look, which says nothing about the provider
         except EndOfRun:
             raise
         except ModelError as error:
-            self._failing_since = self._failing_since or time.monotonic()
-            if time.monotonic() - self._failing_since > self.live.limits.patience:
+            since = self._failing[0] or time.monotonic()
+            self._failing = (since, str(error))
+            if time.monotonic() - since > self.live.limits.patience:
                 raise EndOfRun(f"{error}; run the same command to fetch what the provider has") from error
 
     def _take_arrivals(self) -> None:
@@ -447,7 +449,10 @@ class BatchEndpoint:
                     # Perhaps no caller waits for these calls, and their price is not reserved: `_answer_all` notes those that we wait for.
                     self.journal.end(batch, {}, [])
                     return
-                status = at_provider or self._sent(batch)
+                if (status := at_provider) is None:
+                    lines = b"".join(call.line() for call in self.journal.calls_of(batch))
+                    file = self._provider.upload(f"memsys-{batch.id}.jsonl", lines)
+                    status = self._provider.create(file, batch.path, batch.id)
                 batch = self.journal.accepted(batch, status.id)
             else:
                 status = self._provider.status(batch.at_provider)
@@ -458,12 +463,6 @@ class BatchEndpoint:
                 f"{error}: batch {batch.at_provider} or a file of it, which another key may have made; "
                 f"{FORGET.format(batch.at_provider)}"
             ) from error
-
-    def _sent(self, batch: Batch) -> Status:
-        assert self._provider is not None
-        lines = b"".join(call.line() for call in self.journal.calls_of(batch))
-        file = self._provider.upload(f"memsys-{batch.id}.jsonl", lines)
-        return self._provider.create(file, batch.path, batch.id)
 
     def _collect(self, batch: Batch, status: Status) -> None:
         """Keep the replies of a batch that has ended; calls without a usable reply are open again as often as calls are retried.

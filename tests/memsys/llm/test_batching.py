@@ -6,9 +6,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,14 @@ def batching(
 def answers(endpoint: BatchEndpoint, store: CacheStore, requests: list[Request] = REQUESTS) -> list[Completion]:
     llm = CachedLLM(Client(endpoint, SETTINGS), store, SETTINGS, "mock")
     return [future.result(20) for future in [llm.submit(request) for request in requests]]
+
+
+def until(happened: Callable[[], bool], seconds: float = 8.0) -> bool:
+    """Whether something happens within some seconds."""
+    deadline = time.monotonic() + seconds
+    while not (seen := happened()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return seen
 
 
 @pytest.fixture
@@ -447,6 +455,27 @@ def test_a_batch_whose_creation_was_not_confirmed_is_not_created_again(cache: Pa
         endpoint.live.limits = replace(endpoint.live.limits, patience=10.0)
         assert len(answers(endpoint, store)) == 20
     assert len(mock.batches.batches) == 1
+
+
+def test_a_server_that_is_gone_is_named_while_it_is_waited_for_and_ends_the_command_after_the_patience(
+    cache: Path, store: CacheStore
+) -> None:
+    mock = Mock(batches=BatchQuirks(delay=60.0))
+    slow = BatchSettings(idle=0.05, poll=0.3)  # several steps between two looks
+    with ExitStack() as server:
+        url = server.enter_context(serving(application(mock)))
+        with batching(url, cache, slow, retries=0) as endpoint:
+            endpoint.live.limits = replace(endpoint.live.limits, patience=1.5)
+            llm = CachedLLM(Client(endpoint, SETTINGS), store, SETTINGS, "mock")
+            future = llm.submit(REQUESTS[0])
+            assert until(lambda: bool(mock.batches.batches))
+            assert endpoint.snapshot().paused_since is None
+            server.close()
+            assert until(lambda: endpoint.snapshot().paused_since is not None)
+            assert url.removesuffix("/v1") in endpoint.snapshot().paused_why
+            assert time.time() - (endpoint.snapshot().paused_since or 0.0) < 5.0
+            with pytest.raises(EndOfRun, match="run the same command to fetch"):
+                future.result(10)
 
 
 def test_a_negative_bill_costs_what_was_reserved_and_a_malformed_reply_shows_no_key(

@@ -68,6 +68,16 @@ def test_the_mem0_form_leaves_out_what_failed_and_counts_it(
     assert sum(map(len, json.loads(file.read_text()).values())) == 47
 
 
+@pytest.mark.parametrize("form", ["eee", "hf", "mem0"])
+def test_an_answer_that_ends_in_half_an_emoji_is_exported(lab: Lab, tmp_path: Path, form: str) -> None:
+    run = lab.score(lab.ask("recency", "locomo", k=4), ["mem0_f1"], [])
+    case = next(run.answers.folder.glob("cases/*"))
+    first, *rest = read_predictions(case).values()
+    write_lines(case / "predictions.jsonl", [replace(first, answer="a cut \ud83d", outcome="answered"), *rest])
+    files = [file for file in exported(run, form, tmp_path).rglob("*") if file.is_file()]
+    assert any("a cut " in file.read_text(encoding="utf-8") for file in files)
+
+
 def test_an_exported_run_passes_check_answers_and_its_audit_gives_the_runs_own_scores(
     bm25: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
