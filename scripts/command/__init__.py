@@ -144,10 +144,10 @@ def verb(name: str, arguments: Sequence[str]) -> int:
         from scripts.setup.arguments import as_called
         from scripts.setup.launch import launch
 
-        helped = {"-h", "--help"} & {*arguments}  # Hydra's help, which follows, lists the settings alone
-        if helped and (code := guarded(lambda: print(as_called(module.__doc__ or "")))):
-            return code
-        return launch(module.main, module.CONFIG, keep_record=getattr(module, "KEEP_RECORD", False))
+        # Hydra's help lists the settings alone.
+        manual = as_called(module.__doc__ or "") + "\n" if {"-h", "--help"} & {*arguments} else ""
+        keep = getattr(module, "KEEP_RECORD", False)
+        return guarded(lambda: print(manual, end="")) or launch(module.main, module.CONFIG, keep_record=keep)
     plain = [argument for argument in arguments if argument != "--traceback"]
     return guarded(lambda: module.main(plain), traceback=len(plain) < len(arguments))
 
