@@ -55,7 +55,9 @@ lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst 
   fetch clean distclean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {line = sprintf("%-23s", $$1); count = split($$2, word, " "); \
+	  for (i = 1; i <= count; i++) {if (length(line word[i]) > 79) {print line; line = sprintf("%-23s", "")}; line = line " " word[i]}; print line}' \
+	  $(MAKEFILE_LIST)
 
 fits = $(1) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
 

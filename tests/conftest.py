@@ -47,6 +47,9 @@ sys.addaudithook(_refuse_the_network)
 for variable in [name for name in os.environ if name.endswith(SECRETS)]:
     del os.environ[variable]
 os.environ |= {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1"}
+os.environ.pop(
+    "COLUMNS", None
+)  # pytest-xdist sets it: what a command prints into a pipe would be narrower than a user's
 os.environ["MEMSYS_NAMESPACES"] = tempfile.mkdtemp(prefix="memsys-namespaces-")
 atexit.register(shutil.rmtree, os.environ["MEMSYS_NAMESPACES"], ignore_errors=True)
 

@@ -146,7 +146,8 @@ def _list(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     from scripts.assembly.runs import NOT_IDENTIFYING
 
-    runs = _found(args.results, args.runs)
+    given = [(RunFolder(Path(name)), name) for name in args.runs]  # a path may lead to another results folder
+    runs = [run for own, name in given for run in _found(own.results if own.file.is_file() else args.results, [name])]
     if len(runs) != 2:
         raise RunError(f"two runs are compared, and these names are of {len(runs)}; name their folders")
     if broken := [f"{run.path} is {run.state} ({run.detail})" for run in runs if not run.record.content]:

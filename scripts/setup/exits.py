@@ -104,7 +104,7 @@ REMEDIES = {
     errno.EPERM: "permission denied; name a folder of your own with results=",
     errno.EMFILE: f"too many open files; raise the limit (ulimit -n 4096) or lower threads=, and {AGAIN}",
     errno.ENFILE: f"too many open files on this machine; close some programs and {AGAIN}",
-    errno.ENOENT: "it is not there, and cannot be made there; name another (of results: results=), or copy the results folder whole",
+    errno.ENOENT: "it is not there, and cannot be made there; name another (results=; for data --data or MEMSYS_DATA), or copy it whole",
     errno.ENOTDIR: "a part of this path is a file where a folder is needed; name another folder with results=",
     errno.EEXIST: "this is a file or a broken link where a folder is needed; name another folder with results=",
     errno.EISDIR: "this is a folder where a file is needed; move it away",

@@ -110,17 +110,6 @@ def test_help_names_every_verb_and_imports_nothing(capsys: pytest.CaptureFixture
     assert all(f"\n{title}:\n" in shown for title in GROUPS.values())
 
 
-def test_a_reader_of_the_help_that_goes_away_is_no_error() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)  # as `head` does before all of it is written
-    try:
-        command = [sys.executable, "-m", "scripts", "help"]
-        done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
-    finally:
-        os.close(writing)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.parametrize(
     ("verb", "given", "settings"),
     [

@@ -107,6 +107,14 @@ def test_every_make_target_and_variable_that_is_named_exists(page: str) -> None:
             assert variable in KNOWN, variable
 
 
+def test_the_list_of_targets_fits_80_columns_and_names_every_target() -> None:
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    described = re.findall(r"^([a-z0-9-]+):.*## (.*)$", MAKEFILE, re.MULTILINE)
+    assert re.findall(r"^[a-z0-9-]+", done.stdout, re.MULTILINE) == [name for name, _ in described]
+    assert all(text in " ".join(done.stdout.split()) for _, text in described)
+
+
 def test_the_makefile_takes_every_variable_that_its_own_help_names() -> None:
     described = re.findall(r"^[a-z-]+:.*## (.*)$", MAKEFILE, re.MULTILINE)
     named = {variable for text in described for variable in re.findall(r"\b([A-Z_]{3,})=", text)}

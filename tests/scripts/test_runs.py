@@ -80,8 +80,12 @@ def test_what_tells_two_runs_apart_is_shown_place_by_place(results: Path, capsys
         record = json.loads((folder / "run.json").read_text())
         parts = {name: value for name, value in record.items() if name not in NOT_IDENTIFYING}
         assert folder.name == f"bm25-{identity(parts)}"
+    assert verb("runs", ["compare", *map(str, folders)]) == 0  # paths, below another results folder than the default
+    paths_said = capsys.readouterr().out
     assert verb("runs", ["compare", *names, "--results", str(results)]) == 0
-    _, _, *said = capsys.readouterr().out.splitlines()
+    names_said = capsys.readouterr().out
+    assert paths_said == names_said
+    _, _, *said = names_said.splitlines()
     assert [line.partition(":")[0] for line in said if "not part" not in line] == ["memory.build.b"]
     assert sorted(said[0].partition(": ")[2].split(" | ")) == ["0.5", "0.75"]
 
