@@ -117,11 +117,14 @@ def _case(name: str, memory: Raw | None, asked: Raw) -> Case:
 
 def _sessions(name: str, record: Raw) -> Iterator[Session]:
     profile = tuple(_profile(record))
-    social = tuple(Turn(key, "", _relation(raw)) for key, raw in _mapping(record, "social_relationship"))
     if profile:
         yield Session("profile", profile)
+    social = []
+    for key, raw in _mapping(record, "social_relationship"):
+        whom, relation = _text(raw, "Supporting Characters"), _optional(raw, "Relationship")
+        social.append(Turn(key, "", f"{whom} ({relation}): {_optional(raw, 'Description')}"))
     if social:
-        yield Session("social_relationship", social)
+        yield Session("social_relationship", tuple(social))
     for key, raw in _mapping(record, "events"):
         yield _event(key, raw)
     for key, raw in _mapping(record, "dialogues"):
@@ -147,10 +150,6 @@ def _profile(record: Raw) -> Iterator[Turn]:
             yield Turn(f"profile:{field}", "", html.unescape(Raw(f"{field}: {words}", raw.where).text()))
     if record.value.get("profile_description"):
         yield Turn("profile:profile_description", "", _text(record, "profile_description"))
-
-
-def _relation(raw: Raw) -> str:
-    return f"{_text(raw, 'Supporting Characters')} ({_optional(raw, 'Relationship')}): {_optional(raw, 'Description')}"
 
 
 def _event(key: str, raw: Raw) -> Session:

@@ -36,15 +36,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.raw import (
-    LazyCases,
-    Raw,
-    check_choice,
-    check_unique,
-    python_literal,
-    read_bytes,
-    read_lines,
-)
+from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, python_literal, read_bytes, read_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
