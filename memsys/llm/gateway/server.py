@@ -285,9 +285,7 @@ class Gateway:
             return _error(413, "too_large", f"the body has more than {MOST_BYTES} bytes")
         except ConnectionError:
             raise  # the client is gone
-        except (
-            Exception
-        ) as error:  # whatever a body holds, its client learns that it was not understood, and the next is served
+        except Exception as error:  # the client learns that its body was not understood, and the next is served
             account.ledger.count(account.ledger.notes, "gateway: request not understood")
             why = redact(str(error) if isinstance(error, MalformedBody) else f"{type(error).__name__}: {error}")[:500]
             account.failed(ModelError(f"the gateway refused a request: {why}"))
