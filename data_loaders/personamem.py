@@ -163,7 +163,9 @@ def sessions_of(messages: Raw, persona: Persona) -> tuple[Session, ...]:
             sessions.append([])
         if role == "system" and persona == "drop":
             continue
-        sessions[-1].append(_turn(number, role, message.text("content")))
+        speaker, text = _SPEAKERS[role], message.text("content")
+        said = text.removeprefix(f"{speaker}: ") if speaker else text
+        sessions[-1].append(Turn(str(number), speaker, said, _ROLES[role]))
     return tuple(Session(f"S{number}", tuple(turns)) for number, turns in enumerate(filter(None, sessions), 1))
 
 
@@ -180,11 +182,6 @@ def _case(case_id: str, messages: Raw, records: Sequence[Raw], persona: Persona)
         if len(gold.detail["right_letters"]) > 1
     )
     return Case(case_id, ("User", "Assistant"), kept, asked, cluster=f"persona {owners.pop()}", notes=notes)
-
-
-def _turn(number: int, role: str, text: str) -> Turn:
-    speaker = _SPEAKERS[role]
-    return Turn(str(number), speaker, text.removeprefix(f"{speaker}: ") if speaker else text, _ROLES[role])
 
 
 def _question(record: Raw, messages: int, turn_ids: Sequence[int]) -> tuple[Question, Gold]:
