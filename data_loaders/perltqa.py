@@ -168,18 +168,14 @@ def _dialogue(name: str, key: str, raw: Raw) -> Iterator[Session]:
         turns: list[Turn] = []
         for each in contents.texts(time_text):
             line += 1
-            turns.append(_turn(f"{key}:{line}", html.unescape(each), name))
+            speaker, colon, text = html.unescape(each).partition(":")
+            if not colon:
+                speaker, text = "", speaker
+            role: Role = "user" if not colon or speaker.strip() == name else "assistant"
+            turns.append(Turn(f"{key}:{line}", speaker.strip(), text.strip(), role))
         if turns:
             session_id = key if len(contents.value) == 1 else f"{key}@{Raw(time_text, contents.where).text()}"
             yield Session(session_id, tuple(turns), parsed_time(time_text.strip(), *_TIME_FORMATS), time_text)
-
-
-def _turn(turn_id: str, line: str, name: str) -> Turn:
-    speaker, colon, text = line.partition(":")
-    if not colon:
-        return Turn(turn_id, "", line.strip())
-    role: Role = "user" if speaker.strip() == name else "assistant"
-    return Turn(turn_id, speaker.strip(), text.strip(), role)
 
 
 def _turns_by_memory(sessions: Sequence[Session]) -> dict[str, list[str]]:
