@@ -27,31 +27,19 @@ from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, parsed_
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 ABSTENTION, CONTRADICTION, EVENT_ORDERING = "abstention", "contradiction_resolution", "event_ordering"
-REFERENCES: Mapping[str, str] = {
-    ABSTENTION: "ideal_response",
-    CONTRADICTION: "ideal_answer",
-    EVENT_ORDERING: "answer",
-    "information_extraction": "answer",
-    "instruction_following": "expected_compliance",
-    "knowledge_update": "answer",
-    "multi_session_reasoning": "answer",
-    "preference_following": "expected_compliance",
-    "summarization": "ideal_summary",
-    "temporal_reasoning": "answer",
+ABILITIES: Mapping[str, tuple[str, str]] = {
+    ABSTENTION: ("ideal_response", "abstention_type"),
+    CONTRADICTION: ("ideal_answer", "contradiction_type"),
+    EVENT_ORDERING: ("answer", "ordering_type"),
+    "information_extraction": ("answer", "question_type"),
+    "instruction_following": ("expected_compliance", "instruction_type"),
+    "knowledge_update": ("answer", "update_type"),
+    "multi_session_reasoning": ("answer", "reasoning_type"),
+    "preference_following": ("expected_compliance", "preference_type"),
+    "summarization": ("ideal_summary", "summarization_type"),
+    "temporal_reasoning": ("answer", "temporal_type"),
 }
-"""The ten abilities, and the field that holds the reference text of each."""
-SUBTYPES: Mapping[str, str] = {
-    ABSTENTION: "abstention_type",
-    CONTRADICTION: "contradiction_type",
-    EVENT_ORDERING: "ordering_type",
-    "information_extraction": "question_type",
-    "instruction_following": "instruction_type",
-    "knowledge_update": "update_type",
-    "multi_session_reasoning": "reasoning_type",
-    "preference_following": "preference_type",
-    "summarization": "summarization_type",
-    "temporal_reasoning": "temporal_type",
-}
+"""The ten abilities, and of each the fields that hold the reference text and the subtype."""
 MARKER = "->->"
 _MARKED = re.compile(rf"(\s++(?!{MARKER}))|\s*{MARKER} *(?:\d+, *(?:\d+|N/A)?)?")
 """A marker with the blanks before it and its place in the plan; the bullet's number is missing in some. Other blanks are the group."""
@@ -75,7 +63,7 @@ def load(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") ->
     """
     check_choice("chats", chats, Chats)
     check_choice("markers", markers, Markers)
-    needed = _needed(chats)
+    needed = _QUESTIONS if chats == "none" else _WHOLE
     folders = _folders(path, needed)
     if not folders:
         raise DataError(f"{path}: expected folders with {_WHOLE} and {_QUESTIONS}, found none")
@@ -83,16 +71,11 @@ def load(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") ->
     return LazyCases([folder.name for folder in folders], sizes, lambda index: _case(folders[index], chats, markers))
 
 
-def _needed(chats: Chats) -> str:
-    """The file that a chat's folder must hold."""
-    return _QUESTIONS if chats == "none" else _WHOLE
-
-
 def caption(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") -> str:
     """A table caption's text: the number of chats, the chats that are read truncated, and whether plan markers are cut."""
-    folders = _folders(path, _needed(chats))
     if chats == "none":
-        return f"{len(folders)} chats, their questions alone"
+        return f"{len(_folders(path, _QUESTIONS))} chats, their questions alone"
+    folders = _folders(path, _WHOLE)
     shorter = [folder.name for folder in folders if (folder / _TRUNCATED).is_file()]
     asked = len([folder for folder in path.iterdir() if (folder / _QUESTIONS).is_file()])
     read = "read truncated, as by the official answer script" if chats == "truncated" else "read whole"
@@ -125,14 +108,11 @@ def _case(folder: Path, chats: Chats, markers: Markers) -> Case:
             if _has_lines_after_marker(message["content"])
         ]
     topic = _file(folder, "topic.json")
-    labels = {field: topic.text(key) for field, key in _TOPIC.items()}
+    labels = {"topic": topic.text("title"), "chat_category": topic.text("category")}
     questions = tuple(_questions(_file(folder, _QUESTIONS), {turn.id for turn in turns}, labels, notes))
     if chats == "none":
         notes = ["The chat is left out, and the evidence with it."]
     return Case(name, ("User", "Assistant"), sessions, questions, cluster=name, notes=tuple(notes))
-
-
-_TOPIC = {"topic": "title", "chat_category": "category"}
 
 
 def _file(folder: Path, name: str) -> Raw:
@@ -204,7 +184,7 @@ def _questions(
     raw: Raw, known: set[str], labels: Mapping[str, str], notes: list[str]
 ) -> Iterator[tuple[Question, Gold]]:
     for ability in raw.of(dict):
-        Raw(ability, raw.where).choice(REFERENCES)
+        Raw(ability, raw.where).choice(ABILITIES)
         for number, record in enumerate(raw.each(ability)):
             gold = _gold(record, ability, known, labels)
             notes.extend(f"{ability}_{number}: {oddity}" for oddity in _oddities(record.value, ability, gold))
@@ -216,15 +196,16 @@ def _gold(record: Raw, ability: str, known: set[str], labels: Mapping[str, str])
     if not rubric:
         raise DataError(f"{record.where}.rubric: expected at least one item, found none")
     cited = tuple(_ids(record.value.get("source_chat_ids", []), f"{record.where}.source_chat_ids"))
+    reference, subtype = ABILITIES[ability]
     return Gold(
-        (record.text(REFERENCES[ability]),),
+        (record.text(reference),),
         evidence=tuple(turn_id for turn_id in dict.fromkeys(cited) if turn_id in known),
         category=ability,
         answerable=ability != ABSTENTION,
         detail={
             "rubric": rubric,
             "difficulty": record.text("difficulty"),
-            "subtype": record.text(SUBTYPES[ability]),
+            "subtype": record.text(subtype),
             "evidence_raw": cited,
             **labels,
         },

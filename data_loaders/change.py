@@ -398,17 +398,15 @@ class _Draw:
     def wording(self, pair: tuple[str, str]) -> str:
         return self._rng.choice(pair)
 
-    def early(self) -> int:
-        """A session of the first third."""
-        return self._rng.choice(self.host.third(0))
-
     def midway(self) -> int:
         """A session of the middle third."""
         return self._rng.choice(self.host.third(1))
 
     def fact(self, subject: str, value: str, edit: str, speaker: str = "", place: int | None = None) -> _Said:
+        """A statement of a value, by default by the owner and in a session of the first third."""
         text = self.wording(self.words.said).format(x=subject, v=value)
-        return _Said(self.early() if place is None else place, speaker or self.host.owner, text, edit)
+        place = self._rng.choice(self.host.third(0)) if place is None else place
+        return _Said(place, speaker or self.host.owner, text, edit)
 
     def reads(self, subject: str, twin: str = "") -> dict[str, _Read]:
         """The question right before a change, right after it and at the end, and the question about the twin at the end."""

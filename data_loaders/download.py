@@ -9,7 +9,6 @@ import stat
 import tarfile
 import tempfile
 import urllib.error
-import urllib.parse
 import urllib.request
 import zipfile
 import zlib
@@ -134,7 +133,7 @@ def _transfer(url: str, part: Path, *, limit: int, resume: bool) -> None:
         if error.code != 416:  # 416: nothing is left to download; the sha256 shows whether the part is right
             raise DataError(f"{url}: expected the file, found HTTP status {error.code}") from error
     except urllib.error.URLError as error:  # no connection was made
-        host = urllib.parse.urlsplit(url).hostname
+        host = urlsplit(url).hostname
         raise Unreachable(
             f"{host} cannot be reached ({error.reason}); once it can, run the same command again"
         ) from error
@@ -179,10 +178,7 @@ def _from_hub(hub: Hub, target: Path) -> Path:
 
             cached = huggingface_hub.hf_hub_download(hub.repo, hub.file, repo_type="dataset", revision=hub.revision)
             shutil.copyfile(cached, part)
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # both libraries raise these if the network, the name or the disk is the problem
+    except (OSError, ValueError) as error:  # of both libraries, for the network, the name or the disk
         raise DataError(f"{hub.repo} at {hub.revision}: expected a download from the hub, found: {error}") from error
     return part
 

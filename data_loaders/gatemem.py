@@ -131,7 +131,9 @@ def _lines(file: Path, domain: str) -> list[Raw]:
 def _case(episode: _Episode, sessions: Sessions) -> Case:
     raw = episode.raw
     name, entities = raw.text("episode_id"), raw.at("entities")
-    people = _people(entities)
+    principals = entities.each("principals")
+    check_unique((record.text("principal_id") for record in principals), f"{entities.where}.principals")
+    people = {record.text("principal_id"): record.text("role") for record in principals}
     notes: list[str] = []
     turns = tuple(_turns(raw, people))
     relations = _relations(entities, notes)
@@ -141,13 +143,6 @@ def _case(episode: _Episode, sessions: Sessions) -> Case:
     check_unique((question.id for question, _ in asked), f"{raw.where}: checkpoints")
     made = tuple(_sessions(turns, sessions, raw.where, notes))
     return Case(name, tuple(people), made, tuple(asked), cluster=name, notes=tuple(notes))
-
-
-def _people(entities: Raw) -> Mapping[str, str]:
-    """Roles by principal, in the order of the file."""
-    records = entities.each("principals")
-    check_unique((record.text("principal_id") for record in records), f"{entities.where}.principals")
-    return {record.text("principal_id"): record.text("role") for record in records}
 
 
 def _relations(entities: Raw, notes: list[str]) -> Sequence[Mapping[str, Any]]:
@@ -249,13 +244,12 @@ def _value(value: Any) -> str:
 def _gold(record: Raw, domain: str, name: str, visible: Sequence[Turn], notes: list[str]) -> Gold:
     kind, action = record.choice(CATEGORIES, "query_type"), record.choice(ACTIONS, "expected_action")
     spec, attack = record.at("judge_spec"), record.optional("attack_type")
-    include, not_include, leaks = (
-        _patterns(spec, "include"),
-        _patterns(spec, "not_include"),
-        _patterns(record, "leak_targets"),
-    )
+    include, not_include = _patterns(spec, "include"), _patterns(spec, "not_include")
+    leaks = _patterns(record, "leak_targets")
     category = CATEGORIES[kind]
-    holders = [_latest(item, visible) for item in include] if category == UTILITY else []
+    latest_first = visible[::-1]
+    items = include if category == UTILITY else ()
+    holders = [next((turn.id for turn in latest_first if official_hit(item, turn.text)), None) for item in items]
     if lost := holders.count(None):
         notes.append(f"{name}: {lost} of its {len(include)} items are in no turn before it is asked.")
     targets = strict_patterns((*not_include, *leaks))
@@ -284,8 +278,3 @@ def _gold(record: Raw, domain: str, name: str, visible: Sequence[Turn], notes: l
 def _patterns(record: Raw, key: str) -> tuple[str, ...]:
     """The patterns of a field, which may be missing."""
     return record.texts(key) if record.has(key) else ()
-
-
-def _latest(item: str, visible: Sequence[Turn]) -> str | None:
-    """Id of the latest turn that holds an item."""
-    return next((turn.id for turn in reversed(visible) if official_hit(item, turn.text)), None)

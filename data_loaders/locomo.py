@@ -25,13 +25,7 @@ from typing import Literal
 from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, parsed_time, read_raw
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
-CATEGORIES: Mapping[int, str] = {
-    1: "multi-hop",
-    2: "temporal",
-    3: "open-domain",
-    4: "single-hop",
-    5: "adversarial",
-}
+CATEGORIES: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 ADVERSARIAL = 5
 UNANSWERABLE = "Not mentioned in the conversation"
 
@@ -147,24 +141,22 @@ def _sessions(conversation: Raw, speakers: tuple[str, str]) -> tuple[tuple[Sessi
     sessions, notes = [], []
     for number in sorted(int(key.removeprefix("session_")) for key in keys):
         name = f"session_{number}"
-        turns = tuple(_turn(raw, speakers) for raw in conversation.each(name))
+        turns = []
+        for raw in conversation.each(name):
+            speaker, text = raw.choice(speakers, "speaker"), raw.text("text")
+            if raw.has("blip_caption"):
+                text = f"{text} [shares a photo: {raw.text('blip_caption')}]".lstrip()
+            role: Role = "user" if speaker == speakers[0] else "assistant"
+            turns.append(Turn(raw.text("dia_id"), speaker, text, role))
         time_text = conversation.text(f"{name}_date_time") if conversation.has(f"{name}_date_time") else ""
         time = parsed_time(time_text.strip(), "%I:%M %p on %d %B, %Y")
         if time is None:
             notes.append(f"{name} has no readable time: {time_text!r}.")
         if turns:
-            sessions.append(Session(name, turns, time, time_text))
+            sessions.append(Session(name, tuple(turns), time, time_text))
         else:
             notes.append(f"{name} has no turns and is left out.")
     return tuple(sessions), notes
-
-
-def _turn(raw: Raw, speakers: tuple[str, str]) -> Turn:
-    speaker, text = raw.choice(speakers, "speaker"), raw.text("text")
-    if raw.has("blip_caption"):
-        text = f"{text} [shares a photo: {raw.text('blip_caption')}]".lstrip()
-    role: Role = "user" if speaker == speakers[0] else "assistant"
-    return Turn(raw.text("dia_id"), speaker, text, role)
 
 
 def _gold(raw: Raw, question_id: str, known: Mapping[str, str], notes: list[str]) -> Gold:

@@ -109,28 +109,17 @@ def _case(record: Raw, index: int, host: Case) -> Case:
         time_text=_written(asked_at),
         instruction=f"({host.speakers[0]} says this to {host.speakers[1]}.)",
     )
-    detail = {
-        "time_gap": gap,
-        "days": days or 0,
-        "readable": days is not None,
-        "position": index,
-        "conversation": host.id,
-    }
+    detail = {"time_gap": gap, "days": days or 0, "readable": days is not None, "position": index}
+    detail |= {"conversation": host.id, "model_name": record.of(str, "model_name")}
     gold = Gold(
         ("\n".join(f"{turn.speaker}\uff1a{turn.text}" for turn in cue.turns),),
         tuple(turn.id for turn in cue.turns),
         relation,
-        detail={**detail, "model_name": record.of(str, "model_name")},
+        detail=detail,
     )
-    unread = [f"trigger: the time gap {gap!r} is not understood; the cue stands directly before the trigger."]
-    return Case(
-        f"entry_{index}",
-        host.speakers,
-        sessions,
-        ((question, gold),),
-        cluster=host.id,
-        notes=() if days is not None else tuple(unread),
-    )
+    unread = f"trigger: the time gap {gap!r} is not understood; the cue stands directly before the trigger."
+    notes = (unread,) if days is None else ()
+    return Case(f"entry_{index}", host.speakers, sessions, ((question, gold),), cluster=host.id, notes=notes)
 
 
 def _moments(host: Case, days: int, where: str) -> tuple[datetime, datetime]:

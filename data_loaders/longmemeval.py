@@ -101,7 +101,10 @@ def gold_of(name: str, kind: str, answers: tuple[str, ...], evidence: Sequence[T
 
 def _case(path: Path, place: _Place) -> Case:
     where = f"{path.name}: {place.id}"
-    record = Raw(parse_json(_read(path, place), where), where)
+    with readable(path), path.open("rb") as file:
+        file.seek(place.start)
+        data = file.read(place.end - place.start)
+    record = Raw(parse_json(data, where), where)
     if record.text("question_id") != place.id:
         raise DataError(f"{where}.question_id: expected {place.id!r} once, found it given twice")
     sessions, labels, notes = _haystack(record)
@@ -215,7 +218,10 @@ def _places(path: Path) -> Iterator[_Place]:
             raise DataError(f"{path.name}: record {count}: expected its closing bracket, found the end of the file")
         depth += 1 if bracket in b"[{" else -1
         if depth == 0:
-            yield _Place(_question_id(ids, f"{path.name}: record {count}"), start, offset + 1)
+            where = f"{path.name}: record {count}.question_id"
+            if len(ids) != 1:
+                raise DataError(f"{where}: expected one string, found {len(ids)}")
+            yield _Place(Raw(parse_json(ids[0], where), where).text(), start, offset + 1)
             count += 1
     _, before, bracket = next(brackets)
     if before.strip() or bracket:
@@ -239,18 +245,6 @@ def _brackets(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
                     f"found {len(buffer):,} bytes without structure from byte {base}"
                 )
     yield base + len(buffer), buffer, b""
-
-
-def _question_id(raw_ids: list[bytes], where: str) -> str:
-    if len(raw_ids) != 1:
-        raise DataError(f"{where}.question_id: expected one string, found {len(raw_ids)}")
-    return Raw(parse_json(raw_ids[0], f"{where}.question_id"), f"{where}.question_id").text()
-
-
-def _read(path: Path, place: _Place) -> bytes:
-    with readable(path), path.open("rb") as file:
-        file.seek(place.start)
-        return file.read(place.end - place.start)
 
 
 def _excerpt(raw: bytes) -> str:

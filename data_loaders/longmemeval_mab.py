@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from data_loaders.longmemeval import CATEGORIES, gold_of, parse_time, parse_turn
 from data_loaders.raw import LazyCases, Raw, check_unique, python_literal, read_records
@@ -42,7 +41,11 @@ def load(path: Path, *, source: str = "longmemeval_s*") -> LazyCases:
     rows = [row for row in read_rows(path) if row.at("metadata").text("source") == source]
     if not rows:
         raise DataError(f"{path.name}: expected rows with metadata.source {source!r}, found none")
-    ids = [_case_id(row, source, number) for number, row in enumerate(rows)]
+    ids = []
+    for number, row in enumerate(rows):
+        names = {re.sub(r"_no\d+$", "", pair) for pair in row.at("metadata").texts("qa_pair_ids")}
+        name = names.pop() if len(names) == 1 else source
+        ids.append((name if name != source else f"{source}_{number}").replace("*", "_star"))
     named = [Raw(row.value, f"{path.name}: {case_id}") for row, case_id in zip(rows, ids, strict=True)]
     sizes = [len(context_of(row)) for row in named]
     return LazyCases(ids, sizes, lambda index: _case(named[index], ids[index]), f"{path.name}: qa_pair_ids")
@@ -50,12 +53,8 @@ def load(path: Path, *, source: str = "longmemeval_s*") -> LazyCases:
 
 def read_rows(path: Path) -> list[Raw]:
     """The rows of a parquet, JSON or JSONL file of MemoryAgentBench. Raises DataError."""
-    if path.suffix == ".parquet":
-        return [Raw(row, f"{path.name}: record {number}") for number, row in enumerate(_read_parquet(path))]
-    return read_records(path)
-
-
-def _read_parquet(path: Path) -> list[Any]:
+    if path.suffix != ".parquet":
+        return read_records(path)
     import pandas  # slow to import, and only this format needs it
 
     try:
@@ -63,13 +62,7 @@ def _read_parquet(path: Path) -> list[Any]:
         rows = pandas.read_parquet(path, dtype_backend="pyarrow").to_dict("records")
     except _PARQUET_ERRORS as error:
         raise DataError(f"{path}: expected a readable parquet file, found {type(error).__name__}: {error}") from error
-    return rows
-
-
-def _case_id(row: Raw, source: str, number: int) -> str:
-    names = {re.sub(r"_no\d+$", "", pair) for pair in row.at("metadata").texts("qa_pair_ids")}
-    name = names.pop() if len(names) == 1 else source
-    return (name if name != source else f"{source}_{number}").replace("*", "_star")
+    return [Raw(row, f"{path.name}: record {number}") for number, row in enumerate(rows)]
 
 
 def context_of(row: Raw) -> str:

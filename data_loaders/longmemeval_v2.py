@@ -83,7 +83,9 @@ def load(
     groups = _groups(asked, path / "haystacks" / f"lme_v2_{tier}.json")
     places = _places(path / _TRAJECTORIES, {name for names in groups for name in names})
     for names, questions in groups.items():
-        _check_domain(names, questions[0], places)
+        question, domain = questions[0].text("id"), _domain(questions[0])
+        if wrong := next((places[name] for name in names if places[name].domain != domain), None):
+            raise DataError(f"{wrong.where}.domain: expected {domain}, as question {question}, found another")
     domains = [_domain(questions[0]) for questions in groups.values()]
     ids = [f"{domain}-{domains[: number + 1].count(domain)}" for number, domain in enumerate(domains)]
 
@@ -126,14 +128,6 @@ def _places(file: Path, wanted: set[str]) -> dict[str, _Place]:
             f"{file.name}: expected the trajectories of the haystacks, found none called {min(missing)[:60]!r}"
         )
     return places
-
-
-def _check_domain(names: Sequence[str], asked: Raw, places: Mapping[str, _Place]) -> None:
-    for name in names:
-        if places[name].domain != _domain(asked):
-            raise DataError(
-                f"{places[name].where}.domain: expected {_domain(asked)}, as question {asked.text('id')}, found another"
-            )
 
 
 def _case(

@@ -54,12 +54,8 @@ def _cases(file: Path, parse: Callable[[Raw, str], Case]) -> LazyCases:
     records = read_records(file)
     ids = [record.at("metadata").text("initial_data_id") for record in records]
     named = [Raw(record.value, f"{file.name}: {case_id}") for record, case_id in zip(records, ids, strict=True)]
-    sizes = [_turn_count(record) for record in named]
+    sizes = [sum(len(each.of(list, "dialog")) for each in [*one.each("previous_dialogs"), one]) for one in named]
     return LazyCases(ids, sizes, lambda index: parse(named[index], ids[index]), f"{file.name}: initial_data_id")
-
-
-def _turn_count(record: Raw) -> int:
-    return sum(len(each.of(list, "dialog")) for each in [*record.each("previous_dialogs"), record])
 
 
 def _dmr_case(history: str, record: Raw, case_id: str) -> Case:

@@ -44,7 +44,10 @@ def _case(record: Raw, case_id: str) -> Case:
         raise DataError(f"{record.where}.speakers: expected two different names, found {str(list(speakers))[:60]}")
     turns: dict[str, Turn] = {}
     for number, texts in enumerate(record.each("rounds"), 1):
-        turns |= _round(texts, number, speakers)
+        if len(pair := texts.texts()) != 2:
+            raise DataError(f"{texts.where}: expected two texts, one by each speaker, found {len(pair)}")
+        turns[f"R{number}:1"] = Turn(f"R{number}:1", speakers[0], pair[0], "user")
+        turns[f"R{number}:2"] = Turn(f"R{number}:2", speakers[1], pair[1], "assistant")
     if not turns:
         raise DataError(f"{record.where}.rounds: expected at least one round, found none")
     notes: list[str] = []
@@ -52,15 +55,6 @@ def _case(record: Raw, case_id: str) -> Case:
     check_unique((question.id for question, _ in questions), f"{record.where}.questions")
     sessions = (Session("R", tuple(turns.values())),)
     return Case(case_id, speakers, sessions, questions, cluster=case_id, notes=tuple(notes))
-
-
-def _round(texts: Raw, number: int, speakers: tuple[str, ...]) -> dict[str, Turn]:
-    pair = texts.texts()
-    if len(pair) != 2:
-        raise DataError(f"{texts.where}: expected two texts, one by each speaker, found {len(pair)}")
-    first = Turn(f"R{number}:1", speakers[0], pair[0], "user")
-    second = Turn(f"R{number}:2", speakers[1], pair[1], "assistant")
-    return {first.id: first, second.id: second}
 
 
 def _question(

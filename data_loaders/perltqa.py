@@ -117,11 +117,14 @@ def _case(name: str, memory: Raw | None, asked: Raw) -> Case:
 
 def _sessions(name: str, record: Raw) -> Iterator[Session]:
     profile = tuple(_profile(record))
-    social = tuple(Turn(key, "", _relation(raw)) for key, raw in _mapping(record, "social_relationship"))
     if profile:
         yield Session("profile", profile)
+    social = []
+    for key, raw in _mapping(record, "social_relationship"):
+        whom, relation = _text(raw, "Supporting Characters"), _optional(raw, "Relationship")
+        social.append(Turn(key, "", f"{whom} ({relation}): {_optional(raw, 'Description')}"))
     if social:
-        yield Session("social_relationship", social)
+        yield Session("social_relationship", tuple(social))
     for key, raw in _mapping(record, "events"):
         yield _event(key, raw)
     for key, raw in _mapping(record, "dialogues"):
@@ -149,10 +152,6 @@ def _profile(record: Raw) -> Iterator[Turn]:
         yield Turn("profile:profile_description", "", _text(record, "profile_description"))
 
 
-def _relation(raw: Raw) -> str:
-    return f"{_text(raw, 'Supporting Characters')} ({_optional(raw, 'Relationship')}): {_optional(raw, 'Description')}"
-
-
 def _event(key: str, raw: Raw) -> Session:
     content = _text(raw, "content")
     heading = " — ".join(text for text in (_optional(raw, "summary"), _optional(raw, "Theme")) if text)
@@ -169,18 +168,14 @@ def _dialogue(name: str, key: str, raw: Raw) -> Iterator[Session]:
         turns: list[Turn] = []
         for each in contents.texts(time_text):
             line += 1
-            turns.append(_turn(f"{key}:{line}", html.unescape(each), name))
+            speaker, colon, text = html.unescape(each).partition(":")
+            if not colon:
+                speaker, text = "", speaker
+            role: Role = "user" if not colon or speaker.strip() == name else "assistant"
+            turns.append(Turn(f"{key}:{line}", speaker.strip(), text.strip(), role))
         if turns:
             session_id = key if len(contents.value) == 1 else f"{key}@{Raw(time_text, contents.where).text()}"
             yield Session(session_id, tuple(turns), parsed_time(time_text.strip(), *_TIME_FORMATS), time_text)
-
-
-def _turn(turn_id: str, line: str, name: str) -> Turn:
-    speaker, colon, text = line.partition(":")
-    if not colon:
-        return Turn(turn_id, "", line.strip())
-    role: Role = "user" if speaker.strip() == name else "assistant"
-    return Turn(turn_id, speaker.strip(), text.strip(), role)
 
 
 def _turns_by_memory(sessions: Sequence[Session]) -> dict[str, list[str]]:

@@ -36,15 +36,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.raw import (
-    LazyCases,
-    Raw,
-    check_choice,
-    check_unique,
-    python_literal,
-    read_bytes,
-    read_lines,
-)
+from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, python_literal, read_bytes, read_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -171,7 +163,9 @@ def sessions_of(messages: Raw, persona: Persona) -> tuple[Session, ...]:
             sessions.append([])
         if role == "system" and persona == "drop":
             continue
-        sessions[-1].append(_turn(number, role, message.text("content")))
+        speaker, text = _SPEAKERS[role], message.text("content")
+        said = text.removeprefix(f"{speaker}: ") if speaker else text
+        sessions[-1].append(Turn(str(number), speaker, said, _ROLES[role]))
     return tuple(Session(f"S{number}", tuple(turns)) for number, turns in enumerate(filter(None, sessions), 1))
 
 
@@ -188,11 +182,6 @@ def _case(case_id: str, messages: Raw, records: Sequence[Raw], persona: Persona)
         if len(gold.detail["right_letters"]) > 1
     )
     return Case(case_id, ("User", "Assistant"), kept, asked, cluster=f"persona {owners.pop()}", notes=notes)
-
-
-def _turn(number: int, role: str, text: str) -> Turn:
-    speaker = _SPEAKERS[role]
-    return Turn(str(number), speaker, text.removeprefix(f"{speaker}: ") if speaker else text, _ROLES[role])
 
 
 def _question(record: Raw, messages: int, turn_ids: Sequence[int]) -> tuple[Question, Gold]:

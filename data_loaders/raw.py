@@ -109,7 +109,9 @@ class Raw:
         accepted = types if isinstance(types, tuple) else (types,)
         is_other = isinstance(held.value, bool) and bool not in accepted and object not in accepted
         if is_other or not isinstance(held.value, accepted):
-            raise DataError(f"{held.where}: expected {_names(accepted)}, found {_type_and_value(held.value)}")
+            text, kind = repr(held.value), _names((type(held.value),))
+            found = text if len(text) <= 60 else f"{text[:57]}..."
+            raise DataError(f"{held.where}: expected {_names(accepted)}, found {kind} {found}")
         return held.value
 
     def has(self, key: str) -> bool:
@@ -229,11 +231,6 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _names(types: tuple[type, ...]) -> str:
     words: Mapping[type, str] = {dict: "object", list: "list", str: "string", bool: "true/false", type(None): "null"}
     return " or ".join(words.get(kind, kind.__name__) for kind in types)
-
-
-def _type_and_value(value: object) -> str:
-    text = repr(value)
-    return f"{_names((type(value),))} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
 class LazyCases(Sequence[Case]):

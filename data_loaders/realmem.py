@@ -126,25 +126,18 @@ def _session(record: Raw, session_id: str, notes: list[str]) -> Session:
 def _sources(record: Raw, session: Session) -> Iterator[tuple[str, str]]:
     """(memory text, id of its source turn) for each extracted memory whose source turn can be found."""
     for raw in record.each("extracted_memory"):
-        turn = _source_turn(session.turns, raw.of(int, "source_turn"), raw.text("source_content_snapshot"))
+        number, copy = raw.of(int, "source_turn"), " ".join(raw.text("source_content_snapshot").split())
         text = raw.of((str, dict), "content")
-        if turn and isinstance(text, str):
-            yield text, turn.id
-
-
-def _source_turn(turns: Sequence[Turn], number: int, copy: str) -> Turn | None:
-    """The source turn of a memory. Numbers count from 1 in most sessions and from 0 in others, so the copied text decides."""
-    folded = " ".join(copy.split())
-    near = [turns[index] for index in (number - 1, number) if 0 <= index < len(turns)]
-    for turn in near:
-        if folded and folded == " ".join(turn.text.split()):
-            return turn
-    for turn in near:
-        text = " ".join(turn.text.split())
+        if not copy or not isinstance(text, str):
+            continue
+        # Numbers count from 1 in most sessions and from 0 in others, so the copied text decides.
+        near = [session.turns[index] for index in (number - 1, number) if 0 <= index < len(session.turns)]
+        texts = {turn.id: " ".join(turn.text.split()) for turn in near}
+        equal = [turn_id for turn_id, said in texts.items() if said == copy]
         # Some copies are shorter than the turn, others longer.
-        if folded and text and (folded in text or text in folded):
-            return turn
-    return None
+        likely = [turn_id for turn_id, said in texts.items() if said and (copy in said or said in copy)]
+        if equal or likely:
+            yield text, (equal or likely)[0]
 
 
 def _questions(history: _History, ask: Ask, questions: Questions, notes: list[str]) -> Iterator[tuple[Question, Gold]]:

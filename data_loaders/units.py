@@ -63,16 +63,27 @@ def make_units(
     history = tuple(sessions)
     check_choice("on_unpaired", on_unpaired, OnUnpaired)
     check_choice("rule", rule, Rule)
+    units: list[Unit] = []
+    dropped: list[str] = []
     if rule == "chunk":
         if tokens is None or tokens < 1 or count is None:
             raise ValueError(
                 f"rule chunk needs tokens of at least 1 and a count function, found {tokens!r} and {count!r}"
             )
-        made = Units(tuple(unit for session in history for unit in _chunks(session, tokens, count)))
+        units += (unit for session in history for unit in _chunks(session, tokens, count))
     else:
-        made = _from_groups(history, _GROUPS[rule](history), on_unpaired)
-    check_unique((unit.id for unit in made.units), f"units by {rule}")
-    return made
+        by_first = {group[0].id: group for group in _GROUPS[rule](history)}
+        taken = {turn.id for group in by_first.values() for turn in group}
+        for session in history:
+            for turn in session.turns:
+                if turn.id in by_first:
+                    units.append(_unit(by_first[turn.id], session))
+                elif turn.id not in taken and on_unpaired == "keep_single":
+                    units.append(_unit([turn], session))
+                elif turn.id not in taken:
+                    dropped.append(turn.id)
+    check_unique((unit.id for unit in units), f"units by {rule}")
+    return Units(tuple(units), tuple(dropped))
 
 
 def lost_evidence(case: Case, dropped: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -119,21 +130,6 @@ _GROUPS: dict[str, Callable[[Sequence[Session]], list[list[Turn]]]] = {
     "ab_pair": _ab_pairs,
     "page": _pages,
 }
-
-
-def _from_groups(history: Sequence[Session], groups: Iterable[list[Turn]], on_unpaired: OnUnpaired) -> Units:
-    by_first = {group[0].id: group for group in groups}
-    taken = {turn.id for group in by_first.values() for turn in group}
-    units, dropped = [], []
-    for session in history:
-        for turn in session.turns:
-            if turn.id in by_first:
-                units.append(_unit(by_first[turn.id], session))
-            elif turn.id not in taken and on_unpaired == "keep_single":
-                units.append(_unit([turn], session))
-            elif turn.id not in taken:
-                dropped.append(turn.id)
-    return Units(tuple(units), tuple(dropped))
 
 
 def _unit(turns: Sequence[Turn], session: Session, labels: Sequence[str] = ()) -> Unit:

@@ -79,14 +79,6 @@ def terminal_of(stream: Any) -> Any:
     return stream.terminal if isinstance(stream, Inert) else stream
 
 
-def _writable(stream: Any) -> Any:
-    """The stream below, which from now on escapes characters that its encoding lacks."""
-    terminal = terminal_of(stream)
-    if hasattr(terminal, "reconfigure") and codecs.lookup(terminal.encoding).name != "utf-8":
-        terminal.reconfigure(errors="backslashreplace")
-    return terminal
-
-
 @contextmanager
 def inert_output() -> Iterator[None]:
     """Make standard output and error `Inert` in the block, so that no printed text can act on a terminal.
@@ -94,6 +86,10 @@ def inert_output() -> Iterator[None]:
     After an exception they stay inert, because Python prints the traceback once the block has been left.
     """
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = Inert(_writable(sys.stdout)), Inert(_writable(sys.stderr))
+    terminals = [terminal_of(stream) for stream in before]
+    for terminal in terminals:
+        if hasattr(terminal, "reconfigure") and codecs.lookup(terminal.encoding).name != "utf-8":
+            terminal.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
+    sys.stdout, sys.stderr = map(Inert, terminals)
     yield
     sys.stdout, sys.stderr = before

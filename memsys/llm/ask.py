@@ -176,12 +176,7 @@ def read_json(text: str) -> Any:
     try:
         return _plain(json.loads(candidate, parse_constant=_no_constant))
     except ValueError:
-        return _repaired(text, candidate)
-
-
-def _repaired(text: str, candidate: str) -> Any:
-    from json_repair import repair_json
-
+        from json_repair import repair_json
     try:
         value = _plain(repair_json(candidate, return_objects=True, skip_json_loads=True))
     except (ValueError, RecursionError):

@@ -78,7 +78,11 @@ class Client:
         body, parse = chat_body(self.settings, request), partial(self._completion, request)
         name = request_key(self.settings, self.endpoint.label, request).hex() if self.endpoint.named else ""
         try:
-            call = Call("/chat/completions", body, self._worst_cost(request), self.settings.cost_of, name)
+            # A token is at least one byte of UTF-8, so the bytes are an upper bound on the prompt's tokens. A schema is part of it.
+            most_tokens = sum(len(content.encode()) + 16 for _, content in request.messages)
+            most_tokens += 0 if request.schema is None else len(encoded(request.schema))
+            worst = self.settings.cost(most_tokens, self.settings.output_limit(request.max_tokens))
+            call = Call("/chat/completions", body, worst, self.settings.cost_of, name)
             return self.endpoint.start(call, parse)
         except ModelError as error:
             return failed(error)
@@ -100,12 +104,6 @@ class Client:
         check_window(request, sent.usage, most_seen=self._most_seen, encoding=settings.encoding, where=where)
         self._most_seen = max(self._most_seen, completion.prompt_tokens)
         return replace(completion, notes=(*completion.notes, "batch")) if self.endpoint.named else completion
-
-    def _worst_cost(self, request: Request) -> float | None:
-        # A token is at least one byte of UTF-8, so the number of bytes is an upper bound on the prompt's tokens. A schema is part of it.
-        most_tokens = sum(len(content.encode()) + 16 for _, content in request.messages)
-        most_tokens += 0 if request.schema is None else len(encoded(request.schema))
-        return self.settings.cost(most_tokens, self.settings.output_limit(request.max_tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,12 +327,21 @@ class Endpoint:
                 raise
 
     async def _send(self, future: Reply[Result], call: Call, parse: Parse[Result], urgency: float) -> None:
-        """Make attempts until one succeeds; the call keeps its place in flight until its reply was handed over and is on disk."""
+        """Make attempts until one succeeds; the call keeps its place in flight until its reply was handed over and is on disk.
+
+        Raises:
+            Stopped: the user requested a stop.
+            Unreachable: the server did not accept connections in time.
+            ModelError: the attempts failed for good.
+        """
         attempts = failures = refusals = pauses = 0
         task = asyncio.current_task()
         spent_seconds, model, tokens = 0.0, str(call.body.get("model", "")), estimated_tokens(call.body)
         while True:
-            await self._wait_for_outage()
+            stopping.check()
+            if self._outage is not None:
+                await asyncio.shield(self._outage)  # cancelling one call must not end the wait of the others
+                stopping.check()
             await self.places.take(model, tokens, urgency)
             try:
                 if self._outage is not None or stopping.requested():  # it began during this call's wait for a slot
@@ -363,18 +372,6 @@ class Endpoint:
             doubled = self.limits.backoff * 2.0 ** (max(failures, refusals) - 1)
             backoff = min(self.limits.max_backoff, doubled) * self._jitter.uniform(0.5, 1.0)
             await asyncio.sleep(max(outcome.retry_after, backoff))
-
-    async def _wait_for_outage(self) -> None:
-        """Wait until the current outage, if any, has ended.
-
-        Raises:
-            Stopped: the user requested a stop.
-            Unreachable: the server did not accept connections in time.
-        """
-        stopping.check()
-        if self._outage is not None:
-            await asyncio.shield(self._outage)  # cancelling one call must not end the wait of the others
-            stopping.check()
 
     async def _pause(self, why: str, pauses: int, attempts: int) -> None:
         """Pause all calls until the server accepts connections again.

@@ -77,13 +77,9 @@ def check(host: str | bytes | None) -> None:
     name = host.decode(errors="replace") if isinstance(host, bytes) else host
     if _is_loopback_address(name):
         return
-    if name in _NAMES and all(_is_loopback_address(str(address[4][0])) for address in _addresses(name)):
+    if name in _NAMES and all(_is_loopback_address(address[4][0]) for address in socket.getaddrinfo(name, None)):
         return
     raise PermissionError(f"network=false: refused to connect to {name}")
-
-
-def _addresses(name: str) -> list[Any]:
-    return socket.getaddrinfo(name, None)
 
 
 def _is_loopback_address(host: Any) -> bool:

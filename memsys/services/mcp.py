@@ -95,7 +95,13 @@ class Session:
 
     def __init__(self, program: Program, version: str, seconds: float) -> None:
         program.permitted()
-        self._program, self._secrets = program, _secrets_of(program)
+        self._program, self._secrets = program, dict[str, str]()
+        for name in program.keys:
+            value = os.environ.get(name, "").strip()
+            if not value:
+                raise EndOfRun(f"no key for the MCP server: set the environment variable {name}")
+            register(value, name)
+            self._secrets[name] = value
         processes.hide_this_process()
         held = processes.scratch_folder()
         self._folder = held.path
@@ -187,7 +193,11 @@ class Session:
                 await self._ended.wait()
         except BaseException as error:
             if not self._open.done():
-                self._open.set_exception(_innermost(error))
+                while isinstance(
+                    error, BaseExceptionGroup
+                ):  # the package raises groups: the first error of the innermost counts
+                    error = error.exceptions[0]
+                self._open.set_exception(error)
             elif not self._ended.is_set():
                 raise
 
@@ -225,22 +235,6 @@ def _let_go(held: Held, said: IO[str]) -> None:
     processes.let_go(held)
 
 
-def _secrets_of(program: Program) -> dict[str, str]:
-    """The program's keys, from the environment.
-
-    Raises:
-        EndOfRun: a key is not set.
-    """
-    secrets = {}
-    for name in program.keys:
-        value = os.environ.get(name, "").strip()
-        if not value:
-            raise EndOfRun(f"no key for the MCP server: set the environment variable {name}")
-        register(value, name)
-        secrets[name] = value
-    return secrets
-
-
 def _with(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
@@ -265,13 +259,6 @@ def _read(text: str) -> Any:
         return received(text.encode(errors="replace"))
     except ValueError:
         return text
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """The first error of a group; the package raises groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 ROOT = Path(__file__).resolve().parents[2]

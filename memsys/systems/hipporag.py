@@ -270,18 +270,11 @@ class HippoRag(MemorySystem):
     def _kept_facts(self, question: Question, candidates: Sequence[str]) -> list[int]:
         """The places of the candidates that the model keeps."""
         options = [Option(fact, fact) for fact in candidates]
-        fields: dict[str, Any] = {
-            "query": question.text,
-            "options": options,
-            "facts": candidates,
-            "limit": self.settings.max_facts,
-        }
-        value = ask(self.llm, self.prompts["hipporag/filter"], noted="hipporag.dense_passages", **fields)
+        limit, prompt, event = self.settings.max_facts, self.prompts["hipporag/filter"], "hipporag.dense_passages"
+        value = ask(self.llm, prompt, query=question.text, options=options, facts=candidates, limit=limit, noted=event)
         if not value:
             return []
-        named = [
-            fact if isinstance(fact, str) else fact_text(fact) for fact in value["facts"][: self.settings.max_facts]
-        ]
+        named = [fact if isinstance(fact, str) else fact_text(fact) for fact in value["facts"][:limit]]
         kept = [candidates.index(difflib.get_close_matches(fact, candidates, 1, 0.0)[0]) for fact in named]
         return kept if self.settings.mode == "code" else list(dict.fromkeys(kept))
 
@@ -310,13 +303,9 @@ def fact_text(triple: Sequence[object]) -> str:
 
 def normalised_phrase(text: str, mode: Mode = "paper") -> str:
     """The text in lower case, stripped, with a space for every character that is not a letter, mark or digit (mode `code`: of ASCII)."""
-    return "".join(character if _is_kept(character, mode) else " " for character in text.lower()).strip()
-
-
-def _is_kept(character: str, mode: Mode) -> bool:
     if mode == "code":
-        return character.isascii() and character.isalnum()
-    return unicodedata.category(character)[0] in "LMN"
+        return "".join(each if each.isascii() and each.isalnum() else " " for each in text.lower()).strip()
+    return "".join(each if unicodedata.category(each)[0] in "LMN" else " " for each in text.lower()).strip()
 
 
 def synonyms(vectors: np.ndarray, phrases: Sequence[str], threshold: float) -> csr_array[Any]:

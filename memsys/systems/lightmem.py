@@ -246,10 +246,16 @@ class LightMem(MemorySystem):
         return Fact(text, exchange.place, union([sources]), exchange.time, exchange.time_text)
 
     def _revised(self, facts: list[Fact], vectors: np.ndarray) -> FactTable:
-        """The facts after each was compared with its later near-duplicates, all as they were extracted."""
+        """The facts after each was compared with its later near-duplicates, all as they were extracted; a call for each new comparison."""
         later = later_duplicates(vectors, np.array([fact.place for fact in facts]), self.settings.update_threshold)
         cases = {old: (facts[old].text, *(facts[new].text for new in later[old])) for old in sorted(later)}
-        self._decide([texts for texts in cases.values() if texts not in self._decided])
+        undecided = list(dict.fromkeys(texts for texts in cases.values() if texts not in self._decided))
+        prompt = self.prompts["lightmem/update"]
+        asks = [
+            (prompt, {"query": text, "options": [Option(str(place), each) for place, each in enumerate(newer, 1)]})
+            for text, *newer in undecided
+        ]
+        self._decided |= zip(undecided, map(decision, ask_all(self.llm, asks)), strict=True)
         decided = {old: self._decided[texts] for old, texts in cases.items()}
         revised = dict(enumerate(facts))
         for old, (action, text) in decided.items():
@@ -264,17 +270,6 @@ class LightMem(MemorySystem):
             vectors[rewritten] = self.embedder.embed([revised[old].text for old in rewritten])
         decisions = tuple(action for action, _ in decided.values())
         return FactTable(tuple(revised.values()), vectors[list(revised)], decisions)
-
-    def _decide(self, cases: Sequence[tuple[str, ...]]) -> None:
-        """Ask for a decision on each different case: a fact's text, followed by its later near-duplicates."""
-        different = list(dict.fromkeys(cases))
-        prompt = self.prompts["lightmem/update"]
-        asks = [
-            (prompt, {"query": text, "options": [Option(str(place), each) for place, each in enumerate(later, 1)]})
-            for text, *later in different
-        ]
-        for texts, reply in zip(different, ask_all(self.llm, asks), strict=True):
-            self._decided[texts] = decision(reply)
 
     def read(self, question: Question) -> Recall:
         """The nearest facts as of the last `consolidate`."""

@@ -332,7 +332,8 @@ class MemGPT(MemorySystem):
     def _make_room(self, state: State, *, reading: bool) -> bool:
         """Flush the queue where the window is full, and warn the model where it nearly is; returns whether it was warned."""
         while self._usage(state) > self.settings.window:
-            leaving = self._leaving(state.queue)
+            tokens, roles = [message.tokens for message in state.queue], [message.role for message in state.queue]
+            leaving = len(tokens) // 2 if self.settings.mode == "paper" else evicted(tokens, roles)
             if leaving < 2:
                 meter.note("memgpt.overflow")
                 break
@@ -343,12 +344,6 @@ class MemGPT(MemorySystem):
         self._alerts += not reading
         self._event(state, "system", _ALERT, reading=reading)
         return True
-
-    def _leaving(self, queue: Sequence[Message]) -> int:
-        """The number of oldest messages that leave the queue."""
-        if self.settings.mode == "paper":
-            return len(queue) // 2
-        return evicted([message.tokens for message in queue], [message.role for message in queue])
 
     def _flush(self, state: State, leaving: int, *, reading: bool) -> None:
         """Replace the oldest messages by one summary."""
@@ -385,8 +380,7 @@ class MemGPT(MemorySystem):
 
     def _append(self, state: State, call: dict[str, Any]) -> str:
         name, text = block_name(call), argument_of(call, "text")
-        old = state.blocks[name]
-        self._set_block(state, name, f"{old.text}\n{text}".strip("\n"), text)
+        self._set_block(state, name, f"{state.blocks[name].text}\n{text}".strip("\n"), text)
         return "done"
 
     def _replace(self, state: State, call: dict[str, Any]) -> str:
@@ -412,9 +406,7 @@ class MemGPT(MemorySystem):
         return "done"
 
     def _search(self, state: State, call: dict[str, Any]) -> str:
-        return self._paged(
-            state, [message_item(message) for message in self._matches(argument_of(call, "query"))], call
-        )
+        return self._paged(state, [message_item(each) for each in self._matches(argument_of(call, "query"))], call)
 
     def _search_date(self, state: State, call: dict[str, Any]) -> str:
         first, last = day_of(call, "start"), day_of(call, "end")

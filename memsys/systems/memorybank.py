@@ -33,7 +33,7 @@ Deviations and decisions:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -240,7 +240,11 @@ class MemoryBank(MemorySystem):
         hits = [index for index in best(scores, self.settings.k) if scores[index] > -np.inf]
         groups = self._extended(pieces, hits)
         if self.settings.mutate_on_read:
-            self._reinforce(dict.fromkeys(piece.exchange for group in groups.values() for piece in group), now)
+            recalled = {piece.exchange: None for group in groups.values() for piece in group}
+            for exchange in (each for each in recalled if each is not None):  # each is drawn for once, in this order
+                self._strength[exchange] += 1
+                self._recalled[exchange] = now
+                self._forgotten_below[exchange] = self._drawn()
         best_scores: dict[_Source, float] = {}
         for hit in hits:
             best_scores.setdefault(self._source(pieces[hit]), float(scores[hit]))
@@ -295,15 +299,6 @@ class MemoryBank(MemorySystem):
             np.array(self._forgotten_below) if self.settings.forgetting == "sample" else self.settings.threshold
         )
         return kept
-
-    def _reinforce(self, exchanges: Iterable[int | None], now: int) -> None:
-        """Strengthen the exchanges and count them as recalled today."""
-        for exchange in exchanges:
-            if exchange is None:
-                continue
-            self._strength[exchange] += 1
-            self._recalled[exchange] = now
-            self._forgotten_below[exchange] = self._drawn()
 
     def _order(self, piece: _Piece) -> tuple[int, int, int]:
         """The sort key of a piece: by date, a day's summary after its exchanges."""

@@ -121,6 +121,7 @@ class MemTree(MemorySystem):
 
     READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "theta_retrieve", "width", "dates")
     PROMPTS: ClassVar = ("memtree",)
+    ENTRIES: ClassVar = "_nodes"
     HIDDEN_ROOT: ClassVar = True
 
     def __init__(
@@ -172,10 +173,6 @@ class MemTree(MemorySystem):
                 self._id(index), parents, node.height, kind, node.text, self._vectors.matrix[index].copy(),
                 tuple(node.sources), node.first.time, node.last.time,
             )  # fmt: skip
-
-    @property
-    def held(self) -> int:
-        return len(self._nodes)
 
     def report(self) -> dict[str, Any]:
         """Node counts as in the paper's Table 5; depths are those of all nodes, with the root's children at depth 1."""

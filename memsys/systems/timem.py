@@ -46,7 +46,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import partial
@@ -418,8 +418,11 @@ class TiMem(MemorySystem):
         tree.placed[level - 1] += len(children)
 
     def _append(self, tree: Tree, level: int, span: Span, fields: Mapping[str, Any], fallback: str) -> None:
-        """Add a node with the model's summary of the fields, or with the fallback."""
-        summary = self._summary(level, fields)
+        """Add a node with the model's summary of the fields, or with the fallback where every attempt was too short."""
+        prompt, filled = self.prompts[f"timem/{STEPS[level]}"], {**fields, "history": fields["history"] or "(none)"}
+        read, event = partial(_long_enough, _SHORTEST[level]), f"timem.{STEPS[level]}_fallback"
+        values = ask_all(self.llm, [(prompt, filled)], retries=self.settings.attempts - 1, noted=event, read=read)
+        summary = values[0] or None
         text = summary or fallback
         vector = self.embedder.embed([text])[0]
         name = f"L{level}-{len(tree.nodes[level])}"
@@ -429,13 +432,6 @@ class TiMem(MemorySystem):
     def _last(self, nodes: Sequence[Node]) -> list[str]:
         """The latest `history` memories with their times, oldest first."""
         return [dated(node.text, node.span.time_text) for node in nodes[max(0, len(nodes) - self.settings.history) :]]
-
-    def _summary(self, level: int, fields: Mapping[str, Any]) -> str | None:
-        """The model's summary of a window; None when every attempt was too short."""
-        prompt, filled = self.prompts[f"timem/{STEPS[level]}"], {**fields, "history": fields["history"] or "(none)"}
-        read, event = partial(_long_enough, _SHORTEST[level]), f"timem.{STEPS[level]}_fallback"
-        values = ask_all(self.llm, [(prompt, filled)], retries=self.settings.attempts - 1, noted=event, read=read)
-        return values[0] or None
 
     def read(self, question: Question) -> Recall:
         view = self._view()
@@ -456,7 +452,10 @@ class TiMem(MemorySystem):
         candidates = sorted(score_of, key=lambda index: _by_time(view, index))
         kept = self._gated(view, candidates, question.text, plan.scope)
         if self.settings.mode == "paper":
-            kept = sorted(kept, key=_by_distance(view, question.time or view.clock))
+            now, ends = question.time or view.clock, {index: view.nodes[index].span.end for index in kept}
+            # Eq. 11: the time between a node's end and the question; nodes without a time come last.
+            away = {index: abs(now - end) if now and end else timedelta.max for index, end in ends.items()}
+            kept = sorted(kept, key=lambda index: (int(view.levels[index]), away[index], index))
         items = []
         for index in kept:
             node = view.nodes[index]
@@ -505,9 +504,10 @@ class TiMem(MemorySystem):
         if not (self.settings.use_gating and candidates):
             return candidates
         prompt = self.prompts["timem/gate_minimal" if self.settings.mode == "code" else f"timem/gate_{scope}"]
-        options = [
-            Option(str(number), self._described(view.nodes[index])) for number, index in enumerate(candidates, start=1)
-        ]
+        options = []
+        for number, node in enumerate((view.nodes[index] for index in candidates), start=1):
+            place = f"level {node.level}, {node.span.session}" if node.span.session else f"level {node.level}"
+            options.append(Option(str(number), dated(f"({place}) {node.text}", self._date(node))))
         retries, count = self.settings.attempts - 1, len(options)
         reply = ask(
             self.llm, prompt, retries=retries, query=question, options=options, count=count, noted="timem.gate_failed"
@@ -520,11 +520,6 @@ class TiMem(MemorySystem):
             return kept
         meter.note("timem.gate_empty")
         return candidates if len(candidates) < 3 else candidates[:5]
-
-    def _described(self, node: Node) -> str:
-        """A candidate as the gate's prompt shows it: level, session, time and text."""
-        place = f"level {node.level}, {node.span.session}" if node.span.session else f"level {node.level}"
-        return dated(f"({place}) {node.text}", self._date(node))
 
     def _date(self, node: Node) -> str:
         """A node's time as the reader sees it: the data set's text, or dates alone in mode `code`."""
@@ -567,13 +562,3 @@ def _long_enough(least: int, reply: Completion, prompt: Prompt, fields: Mapping[
 def _by_time(view: View, index: int) -> tuple[int, datetime, int]:
     """Sort key: level, then start; nodes without a time come first."""
     return int(view.levels[index]), view.nodes[index].span.start or datetime.min, index
-
-
-def _by_distance(view: View, now: datetime | None) -> Callable[[int], tuple[int, timedelta, int]]:
-    """Sort key: level, then time between the node's end and the question (Eq. 11); nodes without a time come last."""
-
-    def key(index: int) -> tuple[int, timedelta, int]:
-        end = view.nodes[index].span.end
-        return int(view.levels[index]), abs(now - end) if now and end else timedelta.max, index
-
-    return key

@@ -82,17 +82,8 @@ class Batches:
         await asyncio.sleep(self.quirks.upload)
         name = f"file-{len(self.files)}"
         self.files[name] = content
-        return web.json_response(
-            {
-                "id": name,
-                "object": "file",
-                "bytes": len(content),
-                "created_at": 0,
-                "filename": form["file"].filename,
-                "purpose": "batch",
-                "status": "processed",
-            }
-        )
+        described = {"bytes": len(content), "filename": form["file"].filename, "purpose": "batch", "created_at": 0}
+        return web.json_response({"id": name, "object": "file", **described, "status": "processed"})
 
     async def content(self, request: Any) -> Any:
         content = self.files.get(request.match_info["file"])
@@ -390,16 +381,11 @@ class Mock:
             message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
             return {"index": index, "finish_reason": "tool_calls", "message": message}
         text = self.said(body, own)
-        choice: dict[str, Any] = {
-            "index": index,
-            "finish_reason": "stop",
-            "message": {"role": "assistant", "content": text},
-        }
+        message = {"role": "assistant", "content": text}
+        choice: dict[str, Any] = {"index": index, "finish_reason": "stop", "message": message}
         if body.get("logprobs"):
-            tokens: list[dict[str, Any]] = [
-                {"token": word, "logprob": -0.25, "bytes": None, "top_logprobs": []} for word in text.split()
-            ]
-            choice["logprobs"] = {"content": tokens}
+            certain: dict[str, Any] = {"logprob": -0.25, "bytes": None, "top_logprobs": []}
+            choice["logprobs"] = {"content": [{"token": word, **certain} for word in text.split()]}
         return choice
 
     def _embedded(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,12 @@ class Store:
         if self.fault == "search changes state":
             self.add(space, [{"speaker": "Visitor", "role": "user", "text": query, "id": ""}], "")
         found = scored if self.fault == "k ignored" else scored[:limit]
-        return [self._hit(entry, _score(wanted, entry)) for entry in found]
+        hits = []
+        for entry in found:
+            name = "m1" if self.fault == "ids repeated" else entry.id
+            text, score = "" if self.fault == "empties" else entry.text, _score(wanted, entry)
+            hits.append({"id": name, "text": text, "score": score, "turns": entry.turns, "time": entry.time})
+        return hits
 
     def delete(self, space: str) -> None:
         if self.fault != "deletions kept":
@@ -97,10 +102,6 @@ class Store:
     def _line(self, message: Mapping[str, Any]) -> str:
         speaker = "" if self.fault == "speaker lost" else str(message.get("speaker") or "")
         return f"{speaker}: {message['text']}" if speaker else str(message["text"])
-
-    def _hit(self, entry: Entry, score: float) -> dict[str, Any]:
-        name, text = "m1" if self.fault == "ids repeated" else entry.id, "" if self.fault == "empties" else entry.text
-        return {"id": name, "text": text, "score": score, "turns": entry.turns, "time": entry.time}
 
 
 def _words(text: str) -> set[str]:

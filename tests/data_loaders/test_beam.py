@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from mutations import broken_copies, check_only_data_errors, mutated_json, write_json
 
-from data_loaders.beam import EVENT_ORDERING, MARKER, REFERENCES, caption, load, without_marker
+from data_loaders.beam import ABILITIES, EVENT_ORDERING, MARKER, caption, load, without_marker
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import find, sample
 
@@ -141,7 +141,7 @@ def test_a_rubric_of_another_length_than_total_mentions_is_noted() -> None:
 
 def test_the_reference_comes_from_the_field_of_its_ability() -> None:
     for question, gold in load(SAMPLE)[0].questions:
-        assert gold.answers == (ASKED[gold.category][0][REFERENCES[gold.category]],)
+        assert gold.answers == (ASKED[gold.category][0][ABILITIES[gold.category][0]],)
         assert gold.answerable == (gold.category != "abstention")
         assert gold.detail["rubric"] == tuple(ASKED[gold.category][0]["rubric"])
         assert question.id == f"{gold.category}_0"
@@ -310,6 +310,6 @@ def test_all_evidence_of_100k_lies_in_the_truncated_chats(data_root: Path) -> No
     assert sum(len(gold.detail["rubric"]) for gold in golds) == 1051
     assert all(set(gold.evidence) == set(gold.detail["evidence_raw"]) for gold in golds)
     assert sum(not gold.evidence and gold.answerable for gold in golds) == 5
-    assert Counter(gold.category for gold in golds) == dict.fromkeys(REFERENCES, 40)
+    assert Counter(gold.category for gold in golds) == dict.fromkeys(ABILITIES, 40)
     assert not any(MARKER in turn.text for case in cases for turn in case.turns)
     assert sum(len(gold.detail["rubric"]) for gold in golds if gold.category == EVENT_ORDERING) == 213

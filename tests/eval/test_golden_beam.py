@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_loaders.beam import REFERENCES
+from data_loaders.beam import ABILITIES
 from eval.metrics import beam
 from eval.metrics.labels import says_yes
 
@@ -59,7 +59,7 @@ def test_the_report_is_the_mean_of_ability_means_over_chats(subtests: pytest.Sub
     for number, case in enumerate(RECORDED["report"]):
         with subtests.test(number):
             means = {}
-            for ability in REFERENCES:
+            for ability in ABILITIES:
                 field = "tau_norm" if ability == "event_ordering" else "llm_judge_score"
                 chats = [[score[field] for score in chat[ability]] for chat in case["chats"] if chat.get(ability)]
                 if chats:

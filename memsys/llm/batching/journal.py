@@ -23,15 +23,7 @@ from typing import Any
 
 from memsys.folders import Held, hold_file, is_alive
 from memsys.jsons import decoded, encoded
-from memsys.llm.store import (
-    JOURNAL,
-    SCHEMA,
-    UNSOUND,
-    CacheFile,
-    add_columns,
-    check_schema,
-    usable,
-)
+from memsys.llm.store import JOURNAL, SCHEMA, UNSOUND, CacheFile, add_columns, check_schema, usable
 
 Reply = tuple[int, bytes]
 """HTTP status and body of a reply."""

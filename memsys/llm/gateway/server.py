@@ -70,8 +70,9 @@ def refusal(target: str, headers: CIMultiDictProxy[str], port: int, *, posted: b
         port: the port of the gateway.
         posted: whether the request has a body, which must be JSON.
     """
-    hosts = headers.getall("Host", [])
-    if not target.startswith("/") or len(hosts) != 1 or hosts[0].lower() not in _names(port):
+    hosts, names = headers.getall("Host", []), {f"{host}:{port}" for host in HOSTS}
+    names |= set(HOSTS) if port == 80 else set()
+    if not target.startswith("/") or len(hosts) != 1 or hosts[0].lower() not in names:
         return 403, "host_refused", f"the gateway answers to 127.0.0.1:{port} and localhost:{port} alone"
     if "Origin" in headers or any(
         value.lower() not in ("none", "same-origin") for value in headers.getall("Sec-Fetch-Site", [])
@@ -80,11 +81,6 @@ def refusal(target: str, headers: CIMultiDictProxy[str], port: int, *, posted: b
     if posted and headers.get("Content-Type", "").partition(";")[0].strip().lower() != JSON:
         return 415, "content_type", f"send the header Content-Type: {JSON} (curl: -H 'Content-Type: {JSON}')"
     return None
-
-
-def _names(port: int) -> set[str]:
-    names = {f"{host}:{port}" for host in HOSTS}
-    return names | set(HOSTS) if port == 80 else names
 
 
 def token_and_method(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
@@ -285,9 +281,7 @@ class Gateway:
             return _error(413, "too_large", f"the body has more than {MOST_BYTES} bytes")
         except ConnectionError:
             raise  # the client is gone
-        except (
-            Exception
-        ) as error:  # whatever a body holds, its client learns that it was not understood, and the next is served
+        except Exception as error:  # the client learns that its body was not understood, and the next is served
             account.ledger.count(account.ledger.notes, "gateway: request not understood")
             why = redact(str(error) if isinstance(error, MalformedBody) else f"{type(error).__name__}: {error}")[:500]
             account.failed(ModelError(f"the gateway refused a request: {why}"))

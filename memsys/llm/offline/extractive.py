@@ -99,11 +99,14 @@ def form(schema: Mapping[str, Any], found: Found, name: str = "") -> Any:
         return form(choices[0], found, name)
     kinds = schema.get("type", "object" if "properties" in schema else None)
     kind = next((each for each in kinds if each != "null"), "null") if isinstance(kinds, list) else kinds
-    if kind == "object" and (ends := _ends_by_key(schema, found.text)):
-        by_key = {key: replace(found, text=ends.get(key, found.text), title="") for key in schema["properties"]}
-        return {key: form(part, by_key[key], key) for key, part in schema["properties"].items()}
     if kind == "object":
-        return {key: form(part, found, key) for key, part in schema.get("properties", {}).items()}
+        properties = schema.get("properties", {})
+        by_key, sides = dict.fromkeys(properties, found), {key.partition("_")[0]: key for key in properties}
+        if {"source", "target"} <= sides.keys():  # a relation, whose ends are named `source`, `target_name` …
+            by_key = dict.fromkeys(properties, replace(found, title=""))
+            for side, end in zip(("source", "target"), _ends(found.text), strict=True):
+                by_key[sides[side]] = replace(found, text=end, title="")
+        return {key: form(part, by_key[key], key) for key, part in properties.items()}
     if kind == "array":
         return _array(schema, found, name)
     if kind == "string":
@@ -122,14 +125,6 @@ def _ends(text: str) -> tuple[str, str]:
     """The first and the last content word of a statement, taken as the two ends of a relation."""
     words = content_words(text) or [text]
     return words[0], words[-1]
-
-
-def _ends_by_key(schema: Mapping[str, Any], text: str) -> dict[str, str]:
-    """The ends of a relation by the properties that name them (`source`, `target_name` …); empty if the object is not a relation."""
-    sides = {key.partition("_")[0]: key for key in schema.get("properties", {})}
-    if not {"source", "target"} <= set(sides):
-        return {}
-    return {sides[side]: end for side, end in zip(("source", "target"), _ends(text), strict=True)}
 
 
 def labelled(labels: Sequence[Any], found: Found) -> Any:

@@ -269,11 +269,7 @@ def _span(kind: str, sentence: Sentence, context: Context, asked: frozenset[str]
         for run in re.findall(r"(?<=[\w,] )[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*", sentence.text):
             if stems(run) and not stems(run) & asked:
                 return str(run)
-    return _phrase(sentence, context, asked)
-
-
-def _phrase(sentence: Sentence, context: Context, asked: frozenset[str]) -> str:
-    """The clause with the most new and rare words, without uninformative words at its ends."""
+    # The clause with the most new and rare words, without uninformative words at its ends.
     clauses = _CLAUSE.split(sentence.text)
     tokens = max(clauses, key=lambda clause: math.fsum(map(context.rarity, stems(clause) - asked))).split()
     informative = [index for index, token in enumerate(tokens) if stems(token) - asked]

@@ -158,7 +158,8 @@ class TreeBuilder:
             return summary
         self._count_fallback("pieced_description")
         lines = [str(child.get("line", "")).strip() for child in fields.get("children", ())]
-        return " ".join(filter(None, lines)) or " ".join(_first_sentence(child.text) for child in group)
+        firsts = [child.text.split("\n", 1)[0] for child in group]
+        return " ".join(filter(None, lines)) or " ".join(line[: line.find(". ") + 1] or line for line in firsts)
 
     def _split(self, leaves: Sequence[LatticeNode], labels: Mapping[str, Sequence[str]]) -> tuple[LatticeNode, ...]:
         """The leaves as children, or topics over them where there are more than `branching`.
@@ -221,11 +222,6 @@ def _normal(label: str) -> str:
     return " ".join(label.split()).casefold()
 
 
-def _first_sentence(text: str) -> str:
-    line = text.split("\n", 1)[0]
-    return line[: line.find(". ") + 1] or line
-
-
 _SPECTRAL_LIMIT = 2000
 """Maximum number of vectors that are clustered by eigenvectors; more would take too long."""
 
@@ -264,25 +260,20 @@ def _divided(vectors: np.ndarray, rows: np.ndarray, limit: int, seed: int) -> li
 
 
 def _labels(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """A cluster number for each vector, int [n]: seeded k-means on the leading eigenvectors of the normalised cosine affinity."""
+    """A cluster number for each vector, int [n]: seeded k-means on the `count` leading eigenvectors of the normalised cosine affinity."""
     with lean.one_core("sklearn.cluster"):
         from sklearn.cluster import KMeans
 
         points = vectors.astype(np.float64)
         if len(points) <= _SPECTRAL_LIMIT:
-            points = _spectral(points, count)
+            affinity = np.maximum(points @ points.T, 0.0)
+            degrees = affinity.sum(axis=1)
+            scale = np.where(degrees > 0, 1 / np.sqrt(np.where(degrees > 0, degrees, 1)), 0.0)
+            _, eigenvectors = np.linalg.eigh(scale[:, None] * affinity * scale)
+            points = normalised(eigenvectors[:, -count:])
         distinct = len(np.unique(points.round(8), axis=0))
         labels: np.ndarray = KMeans(min(count, distinct), n_init=4, random_state=seed).fit_predict(points)
         return labels
-
-
-def _spectral(points: np.ndarray, count: int) -> np.ndarray:
-    """The `count` leading eigenvectors of the normalised affinity as unit-length rows, float64 [n, count]."""
-    affinity = np.maximum(points @ points.T, 0.0)
-    degrees = affinity.sum(axis=1)
-    scale = np.where(degrees > 0, 1 / np.sqrt(np.where(degrees > 0, degrees, 1)), 0.0)
-    _, eigenvectors = np.linalg.eigh(scale[:, None] * affinity * scale)
-    return normalised(eigenvectors[:, -count:])
 
 
 FLOOR = 0.09

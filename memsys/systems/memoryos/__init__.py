@@ -353,7 +353,7 @@ class MemoryOS(MemorySystem):
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
         _, _, least_fact = self.release.thresholds
-        knowledge_k = self.release.knowledge_k if self.settings.knowledge_k is None else self.settings.knowledge_k
+        knowledge_k = self.settings.knowledge_k or self.release.knowledge_k
         return Recall((
             *(unit_item(page.unit, kind="short_term") for page in self._short),
             *self._page_items(question, query),
@@ -376,13 +376,8 @@ class MemoryOS(MemorySystem):
                     segment.visits += 1
                     segment.accessed += 1
                     segment.last = question.time or self._now
-        hits = [
-            place
-            for place in best(scores, self.release.k if self.settings.k is None else self.settings.k)
-            if numbers[place] in similar
-        ]
         items = []
-        for place in hits:
+        for place in (each for each in best(scores, self.settings.k or self.release.k) if numbers[each] in similar):
             unit, chain = pages[numbers[place]].unit, pages[numbers[place]].chain
             text = f"{dated(unit.text, unit.time_text)}\nContext: {self._chains[chain]}"
             items.append(Item(unit.id, text, float(scores[place]), unit.turn_ids, "page"))

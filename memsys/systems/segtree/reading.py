@@ -111,6 +111,7 @@ class TreeMemory(MemorySystem):
     READ_KNOBS: ClassVar = tuple(setting.name for setting in fields(SegTreeReading))
     PROMPTS: ClassVar = ("segtree",)
     UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
+    ENTRIES: ClassVar = "_nodes"
 
     def __init__(
         self, llm: LLM, embedder: Embedder, prompts: Prompts, build: TreeBuild, reading: SegTreeReading
@@ -276,10 +277,6 @@ class TreeMemory(MemorySystem):
             start=units[0].time,
             end=units[-1].time,
         )
-
-    @property
-    def held(self) -> int:
-        return len(self._nodes)
 
     def report(self) -> dict[str, Any]:
         """Shape of the tree (as in the paper's Table 5) with and without chains, and counts of annotations and fallbacks."""

@@ -228,7 +228,11 @@ class Whole:
     def set(self, number: int, size: int, total: np.ndarray) -> None:
         """Set a theme's number of statements and the sum of their vectors [d]; size 0 removes it. New numbers must be consecutive."""
         if number == len(self._sizes):
-            self._grow(len(total))
+            centroids = self._centroids.reshape(number, len(total))
+            self._sizes, self._cohesion = np.append(self._sizes, 0.0), np.append(self._cohesion, 0.0)
+            self._nearest = np.append(self._nearest, 0)
+            self._centroids = np.vstack([centroids, np.zeros(len(total))])
+            self._cosines = np.pad(self._cosines, (0, 1), constant_values=-np.inf)
         length = float(np.linalg.norm(total)) if size else 0.0
         self._sizes[number] = size
         self._cohesion[number] = length / max(size, 1)
@@ -266,13 +270,6 @@ class Whole:
         closest = closest if len(counts) > 1 else np.zeros(1)
         cohesion = np.append(self._cohesion[kept], lengths / sizes)
         return sparsity(counts) + float(cohesion @ bell(closest)) / len(counts)
-
-    def _grow(self, dimension: int) -> None:
-        count = len(self._sizes)
-        self._sizes, self._cohesion = np.append(self._sizes, 0.0), np.append(self._cohesion, 0.0)
-        self._nearest = np.append(self._nearest, 0)
-        self._centroids = np.vstack([self._centroids.reshape(count, dimension), np.zeros(dimension)])
-        self._cosines = np.pad(self._cosines, (0, 1), constant_values=-np.inf)
 
 
 @dataclass(slots=True)

@@ -320,7 +320,7 @@ def test_without_a_network_a_local_name_that_leads_elsewhere_is_refused(
     no_network: None, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]
-    monkeypatch.setattr(offline, "_addresses", lambda name: elsewhere)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: elsewhere)
     with pytest.raises(EndOfRun, match="refused to connect to localhost"):
         Client(opened("http://localhost:8000/v1"), SETTINGS)
 
