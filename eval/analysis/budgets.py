@@ -71,6 +71,8 @@ class Curve:
     """Scores [questions, budgets]."""
     clusters: tuple[str, ...]
     """History of each question."""
+    groups: tuple[str, ...] | None
+    """Group of each question where the column's mean weighs groups equally; None where it weighs questions equally."""
 
     @property
     def short(self) -> bool:
@@ -84,25 +86,35 @@ class Curve:
 
     def area(self) -> Estimate:
         """The mean height of the curve."""
-        return estimate(self.heights.tolist(), self.clusters)
+        return estimate(self.heights.tolist(), self.clusters, groups=self.groups)
 
 
-def curve(places: Sequence[AtBudget], clusters: Mapping[Key, str]) -> Curve | None:
-    """The curve through the budgets; None when no question is scored at all of them. Questions are taken in the order of `clusters`."""
+def curve(
+    places: Sequence[AtBudget], clusters: Mapping[Key, str], groups: Mapping[Key, str] | None = None
+) -> Curve | None:
+    """The curve through the budgets; None when no question is scored at all of them.
+
+    `clusters` has the history of each question, in the order in which questions are taken; `groups` has the group that the mean weighs
+    equally, and is None for a mean of questions.
+    """
     places = sorted(places, key=lambda place: place.budget)
     keys = [key for key in clusters if all(key in place.scores for place in places)]
     if not keys or not places:
         return None
     scores = np.array([[place.scores[key] for place in places] for key in keys])
     homes = tuple(clusters[key] for key in keys)
-    means = tuple(map(float, scores.mean(axis=0)))
-    return Curve(tuple(places), tuple(keys), means, band(scores, homes), scores, homes)
+    own = tuple(groups[key] for key in keys) if groups and len(set(groups.values())) > 1 else None
+    means = tuple(estimate(column.tolist(), homes, groups=own).mean for column in scores.T)
+    return Curve(tuple(places), tuple(keys), means, band(scores, homes, own), scores, homes, own)
 
 
-def band(scores: np.ndarray, clusters: Sequence[str]) -> tuple[Interval, ...] | None:
+def band(
+    scores: np.ndarray, clusters: Sequence[str], groups: Sequence[str] | None = None
+) -> tuple[Interval, ...] | None:
     """A simultaneous 95 % band for the column means of scores [questions, budgets]; None for fewer than two questions."""
     level = 1 - (1 - LEVEL) / scores.shape[1]
-    intervals = [preferred_interval(estimate(column.tolist(), clusters, level=level)) for column in scores.T]
+    estimates = (estimate(column.tolist(), clusters, level=level, groups=groups) for column in scores.T)
+    intervals = list(map(preferred_interval, estimates))
     known = tuple(interval for interval in intervals if interval is not None)
     return known if len(known) == len(intervals) else None
 
@@ -127,12 +139,13 @@ def area_gap(first: Curve, second: Curve) -> Difference | None:
     if [place.budget for place in first.places] != [place.budget for place in second.places]:
         return None
     ours, theirs = (dict(zip(each.questions, each.heights.tolist(), strict=True)) for each in (first, second))
-    homes = dict(zip(first.questions, first.clusters, strict=True))
-    shared = [key for key in ours if key in theirs]
-    if not shared:
+    places = [place for place, key in enumerate(first.questions) if key in theirs]
+    if not places:
         return None
+    shared = [first.questions[place] for place in places]
     pairs = [ours[key] for key in shared], [theirs[key] for key in shared]
-    return difference(*pairs, [homes[key] for key in shared])
+    own = first.groups and [first.groups[place] for place in places]
+    return difference(*pairs, [first.clusters[place] for place in places], groups=own)
 
 
 # --- the cost of a build, and when it pays for itself ----------------------------------------------------------------------
@@ -198,14 +211,14 @@ def tokens_within(scores: Mapping[Key, float], other: Curve) -> Needed | None:
     if len(rows) < 2:
         return None
     ours, heights = [scores[other.questions[row]] for row in rows], other.by_question[rows]
-    homes = [other.clusters[row] for row in rows]
+    homes, own = [other.clusters[row] for row in rows], other.groups and [other.groups[row] for row in rows]
     sizes = [log2(place.mean_tokens) for place in other.places]
     low: float | None = None
     last = len(sizes) - 1
     for place in np.linspace(0.0, last, STEPS * last + 1):
         # Weights of the budgets to the left and right of `place`.
         weights_here = np.maximum(0.0, 1.0 - np.abs(np.arange(len(sizes)) - place))
-        gap = difference((heights @ weights_here).tolist(), ours, homes, test=False)
+        gap = difference((heights @ weights_here).tolist(), ours, homes, test=False, groups=own)
         interval = gap.by_case or gap.by_question
         assert interval is not None, "scores have an interval from two questions on"
         tokens = float(2 ** (weights_here @ sizes))

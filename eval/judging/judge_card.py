@@ -29,7 +29,7 @@ import numpy as np
 
 from eval.files.store import RunError, read_lines, write_lines
 from eval.judging.agreement import RIGHT, Agreement, agreement
-from eval.statistics.stats import Estimate, Interval, by_question, preferred_interval
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, by_question, preferred_interval
 
 DRAWS = 4000
 UNSAID = frozenset({"refusal", "empty", "an order to the judge"})
@@ -130,7 +130,7 @@ def card(verdicts: Sequence[ProbeVerdicts]) -> Card:
         kinds.setdefault((verdict.kind, verdict.right), []).append(verdict)
     most = max((len(verdict.values) for verdict in verdicts), default=0)
     turned = _given((verdict.answer_first,) for verdict in verdicts)
-    clusters = {place: verdict.history or verdict.question[0] for place, verdict in enumerate(verdicts)}
+    clusters = clusters_of(verdicts)
     said = [verdict for verdict in verdicts if not verdict.right and verdict.kind not in UNSAID]
     repeats = [_given(each.values[at : at + 1] for each in verdicts) for at in range(max(most, 1))]
     return Card(
@@ -140,6 +140,14 @@ def card(verdicts: Sequence[ProbeVerdicts]) -> Card:
         agreement(repeats, clusters) if most > 1 else None,
         agreement([repeats[0], turned], clusters) if turned else None,
     )
+
+
+def clusters_of(verdicts: Sequence[ProbeVerdicts]) -> dict[int, str]:
+    """The history of each probe, by its number; below five histories its question, because the probes of one question are alike."""
+    histories = {place: verdict.history or verdict.question[0] for place, verdict in enumerate(verdicts)}
+    if len({*histories.values()}) >= ENOUGH_CLUSTERS:
+        return histories
+    return {place: " ".join(verdict.question) for place, verdict in enumerate(verdicts)}
 
 
 def _given(values: Iterable[Sequence[float | None]]) -> dict[int, bool]:

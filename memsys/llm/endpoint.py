@@ -377,8 +377,10 @@ class Endpoint:
         """Pause all calls until the server accepts connections again.
 
         Raises:
+            Stopped: the user requested a stop, after which no pause begins.
             Unreachable: the server does not do so in time, was never reached, or accepts connections from the probe only.
         """
+        stopping.check()
         if not self._reached or self.limits.patience <= 0 or pauses > PAUSES:
             unreachable = Unreachable(why)
             unreachable.attempts = attempts

@@ -24,7 +24,7 @@ from eval.files.imported import THEIRS
 from eval.files.run_folder import JUDGE, RunFolder, metric_of
 from eval.files.store import RunError, replace_file
 from eval.judging.agreement import RIGHT, Agreement, Verdicts, agreement
-from eval.judging.judge_card import UNSAID, Card, Correction, KindErrors, ProbeVerdicts, card, write_card
+from eval.judging.judge_card import UNSAID, Card, Correction, KindErrors, ProbeVerdicts, card, clusters_of, write_card
 from eval.judging.judge_probes import Probe, probes, spread, verdicts, why_not
 from eval.judging.score import Judging
 from eval.judging.score_files import mean_values, read_scores
@@ -41,6 +41,7 @@ from scripts.setup.options import options as options_of
 
 GROUP = "science"
 WORDS = "judge dataset"
+FEW = "Below five histories, intervals of kappa and alpha are about other answers to these histories, not about other histories."
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -71,6 +72,8 @@ def main(arguments: Sequence[str]) -> int:
     lines = card_lines(title, result, stand_in=grading.model in lab.models.stand_in_identities)
     if not options.brief:
         lines += ["", *prompt_lines(lab, options.judge, made, graded)]
+    if len({probe.history for probe in made}) < ENOUGH_CLUSTERS:
+        lines += ["", FEW]
     file = card_file(lab.models.results, grading, data)
     write_card(file, graded)
     replace_file(file.with_suffix(".md"), "\n".join(lines) + "\n")
@@ -149,15 +152,15 @@ def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[
             else:
                 theirs = verdicts(made, grading)
                 asked.append(ByPrompt(name, card(theirs), _accepted(theirs)))
-    histories = {place: probe.history for place, probe in enumerate(made)}
+    clusters = clusters_of(graded)
     lines = ["## By judge prompt, the same model and answers", ""]
     header = ["judge", "rejects right", "accepts wrong", f"agreement with {own}"]
     rows = []
     for each in asked:
         shares = [("–" if share is None else shown_share(share)) for share in (each.card.rejected, each.card.accepted)]
-        same = agreement([asked[0].verdicts, each.verdicts], histories) if each is not asked[0] else None
+        same = agreement([asked[0].verdicts, each.verdicts], clusters) if each is not asked[0] else None
         rows.append([each.name, *shares, "" if same is None else _agreement_text(same)])
-    lines += [grid(header, rows), "", *_band(asked, histories)]
+    lines += [grid(header, rows), "", *_band(asked, clusters)]
     return [*lines, *(f"Not asked: {', '.join(names)}: {reason}." for reason, names in refused.items())]
 
 
@@ -165,7 +168,7 @@ def _accepted(graded: Sequence[ProbeVerdicts]) -> Verdicts:
     return {place: 2 * sum(own) > len(own) for place, verdict in enumerate(graded) if (own := verdict.accepts)}
 
 
-def _band(asked: Sequence[ByPrompt], histories: Mapping[int, str]) -> Iterator[str]:
+def _band(asked: Sequence[ByPrompt], clusters: Mapping[int, str]) -> Iterator[str]:
     for what, shares in (
         ("rejects right answers", [each.card.rejected for each in asked]),
         ("accepts wrong answers", [each.card.accepted for each in asked]),
@@ -173,7 +176,7 @@ def _band(asked: Sequence[ByPrompt], histories: Mapping[int, str]) -> Iterator[s
         means = [share.mean for share in shares if share is not None]
         if means:
             yield f"Band over {counted(len(means), 'prompt')}: {what} {min(means):.3f}–{max(means):.3f}."
-    together = agreement([each.verdicts for each in asked], histories) if len(asked) > 1 else None
+    together = agreement([each.verdicts for each in asked], clusters) if len(asked) > 1 else None
     if together is not None:
         yield f"All prompts together: {_agreement_text(together)}."
 
@@ -260,4 +263,4 @@ def _agreements(
     if len(sides) > 1 and (found := agreement([ours, *sides.values()], clusters)) is not None:
         yield from ("", f"All graders together: {_agreement_text(found)}.")
     if len({*clusters.values()}) < ENOUGH_CLUSTERS:
-        yield "Below five histories, intervals of kappa and alpha are about other answers to these histories, not about other histories."
+        yield FEW

@@ -21,7 +21,7 @@ from eval.analysis.costs import BUILD, Price, dollars, efforts, phases
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
 from eval.report.budgets import SHORT, BudgetCurve, Panel, costs_text, curve_points, scores_text
-from eval.report.cell import Cell
+from eval.report.cell import Cell, Column
 from eval.report.panels import Sheet
 from eval.running.run import Run
 from memsys.interface import MemorySystem
@@ -145,13 +145,15 @@ def _row(
     prices: Mapping[str, Price],
 ) -> BudgetCurve | None:
     """A row at every budget; None if no question is scored at all of them."""
-    clusters: dict[Key, str] = {question.key: question.cluster for question in groups[0].questions}
-    places, expenses = [], []
+    questions, places, expenses = groups[0].questions, [], []
+    weighed = Column.of(groups[0].config, metric.title, questions).groups(questions)
     for budget, group in zip(budgets, groups, strict=True):
         cell, run = assembled.cell(line, group, metric), assembled.runs[line.name, group.name][0]
         places.append(AtBudget(budget, recalled_tokens(run), cell.scores if isinstance(cell, Cell) else {}))
         expenses.append(expense(run, prices))
-    through = curve(places, clusters)
+    keys = [question.key for question in questions]
+    homes = (question.cluster for question in questions)
+    through = curve(places, dict(zip(keys, homes, strict=True)), dict(zip(keys, weighed, strict=True)))
     return None if through is None else BudgetCurve(line.title, through, expenses)
 
 

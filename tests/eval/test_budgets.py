@@ -107,6 +107,25 @@ def test_areas_are_compared_question_by_question_at_the_same_budgets_only() -> N
     assert area_gap(first, other) is None
 
 
+def test_a_curve_weighs_groups_as_the_column_does() -> None:
+    """One question of the first group is right and all of the second are wrong: by group half is right, by question a thirtieth."""
+    scores = {key: float(place == 0) for place, key in enumerate(KEYS)}
+    groups = {key: "first" if place == 0 else "second" for place, key in enumerate(KEYS)}
+    places = [AtBudget(budget, dict.fromkeys(KEYS, budget), scores) for budget in BUDGETS]
+    weighed, plain = curve(places, HOMES, groups), curve([at(budget, 0.0) for budget in BUDGETS], HOMES, groups)
+    assert weighed is not None
+    assert plain is not None
+    assert weighed.means == pytest.approx((0.5,) * 3)
+    assert weighed.area().mean == pytest.approx(0.5)
+    gap, whole = area_gap(weighed, plain), estimate([*scores.values()], [*HOMES.values()], groups=[*groups.values()])
+    assert gap is not None
+    assert gap.mean == pytest.approx(0.5)
+    assert weighed.band is not None
+    assert whole.by_case is not None
+    assert all(each.low <= whole.by_case.low < 0.5 < whole.by_case.high <= each.high for each in weighed.band)
+    assert tokens_within(dict.fromkeys(KEYS, 0.9), weighed) == Needed(1000.0, None)
+
+
 def test_questions_that_are_not_scored_at_every_budget_are_left_out() -> None:
     fewer = replace(at(2000, 1.0), scores=dict.fromkeys(KEYS[:12], 1.0))
     drawn = curve([at(1000, 0.5), fewer], HOMES)

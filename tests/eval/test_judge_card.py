@@ -12,6 +12,7 @@ import pytest
 from scipy.special import betaincinv
 
 from eval.files.store import RunError
+from eval.judging.agreement import agreement
 from eval.judging.judge_card import (
     Card,
     Corrected,
@@ -98,6 +99,28 @@ def test_a_verdict_that_turns_with_the_order_of_the_prompt_shows_in_the_order_an
     wavering = card([ProbeVerdicts("vague", False, (0.0, 1.0), ("c", "q"), 0.0)]).order
     assert wavering is not None
     assert wavering.agreeing == 1.0, "compared with the first verdict, which was asked for at the same time"
+
+
+def test_below_five_histories_kappa_takes_questions_and_not_their_probes() -> None:
+    """A judge that errs on all probes of a question: ten probes of 40 questions are 40 pieces of evidence, not 400."""
+    probes = [
+        ProbeVerdicts(
+            "vague", at % 2 == 0, (float((at % 2 == 0) != (number < 4)),), ("c", f"q{number}"), float(at % 2 == 0)
+        )
+        for number in range(40)
+        for at in range(10)
+    ]
+    order = card([replace(each, history=f"h{place % 3}") for place, each in enumerate(probes)]).order
+    single = agreement(
+        [{n: each.values[0] == 1.0 for n, each in enumerate(probes)}, {n: each.right for n, each in enumerate(probes)}]
+    )
+    assert order is not None
+    assert single is not None
+    assert order.kappa == single.kappa == pytest.approx(0.8)
+    assert order.kappa_interval is not None
+    assert single.kappa_interval is not None
+    wide, narrow = (each.high - each.low for each in (order.kappa_interval, single.kappa_interval))
+    assert wide > 10**0.5 * narrow
 
 
 def test_kappa_takes_histories_and_not_the_cases_that_share_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from eval.report.audit import Finding, average_verdict, lines_of, reordered, weighted_mean
 from eval.report.published import FOLDER, read_published
 from scripts.command import verb
-from scripts.commands.audit import ACCURACIES, FACTS, audit_published
+from scripts.commands.audit import ACCURACIES, FACTS, audit_published, setting
 
 main = partial(verb, "audit")
 
@@ -30,6 +31,18 @@ def found(where: str, kind: str, row: str = "") -> list[str]:
 def recorded() -> list[dict[str, str]]:
     with (FOLDER / "consistency_checks.csv").open(encoding="utf-8", newline="") as handle:
         return [row for row in csv.DictReader(handle) if row["weighting"] != "equal bins (true bin sizes unknown)"]
+
+
+@pytest.mark.parametrize(
+    ("backbone", "models"),
+    [
+        ("answer gpt-4o; memory gpt-4o-mini; an embedder", "gpt-4o"),
+        ("internal gpt-4o-mini; answer gpt-4o", "internal gpt-4o-mini; answer gpt-4o"),
+    ],
+)
+def test_tables_differ_in_their_setting_where_the_model_that_answers_does(backbone: str, models: str) -> None:
+    one = replace(read_published("timem_t2")[0], backbone=backbone)
+    assert setting(one)[2] == models
 
 
 def test_every_recorded_check_is_reproduced() -> None:

@@ -7,7 +7,9 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -202,3 +204,18 @@ def test_rows_that_were_not_asked_for_are_in_no_panel(
     metric: Any = SimpleNamespace(title="F1")
     panel = equal_budgets._panel(assembled, {"dataset": "toy"}, [200, 400], metric, "BM25", {})
     assert (panel.title, panel.rows, panel.whole) == ("Toy: F1", rows, None)
+
+
+def test_a_curve_on_realmem_weighs_personas_as_its_table_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    column = "{dataset:realmem,reader:realmem,metrics:[{metric:squad_f1}]}"
+    own = ["table.others=[bm25]", f"table.columns=[{column}]", "budget=100"]
+    assert budgets(composed("budgets", ["profile=smoke", f"results={tmp_path}", *own])) == 0
+    (file,) = tmp_path.glob("runs/realmem/bm25-*/scores/squad_f1-*.jsonl")
+    personas: dict[str, list[float]] = {}
+    for line in read_lines(file):
+        personas.setdefault(line["case_id"], []).append(line["value"])
+    by_persona = fmean(map(fmean, personas.values()))
+    assert by_persona != pytest.approx(fmean(chain(*personas.values())), abs=5e-4)
+    assert f"| BM25 | {by_persona:.3f} [" in capsys.readouterr().out

@@ -138,7 +138,8 @@ def test_a_local_table_names_the_rows_that_no_window_holds_before_it_starts(
         "table=local", "profile=local", f"local.model={file}", "local.window=2000", *rows, name="reproduce"
     )
     assert reproduce(cfg) == 0
-    said = capsys.readouterr().err
+    printed, said = capsys.readouterr()
+    assert "Plan and outcome (what the cache answered is not counted):" in printed
     assert "locomo · full_history: 4 of 4 sampled questions have no answer" in said
     assert "locomo · bm25: " not in said
 
@@ -480,6 +481,10 @@ def test_a_paper_table_leaves_nothing_out_and_never_compares_a_stand_in(experime
     assert "· OK" not in said
     for dataset in ("LoCoMo", "LongMemEval-MAB", "RealMem"):
         assert f"Costs on {dataset}" in said
+    assert "default unit ab_pair, on_unpaired drop drops" in said
+    cfg.table.reference = ""
+    assert reproduce(cfg) == 0
+    assert "nothing is compared" not in capsys.readouterr().err, "a table without a reference misses none"
 
 
 def test_a_finished_table_has_the_rows_and_numbers_of_reproduce(experiment: Any, tmp_path: Path) -> None:

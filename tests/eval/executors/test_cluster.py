@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -16,6 +17,8 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from executed_runs import CASES, contents
@@ -230,6 +233,15 @@ def test_a_refused_connection_says_what_to_do(monkeypatch: pytest.MonkeyPatch, s
         with subtests.test(name):
             assert remedy in cluster._hint(address, error)
     assert cluster._hint("local", ConnectionError("the raylet died")) == ""  # no other machine is involved
+
+
+def test_an_error_that_only_its_machine_can_mend_names_the_machine() -> None:
+    worker: Any = SimpleNamespace(_home=SimpleNamespace(machine="node-7"))
+    missing, full = OSError(errno.ENOENT, "no such file"), OSError(errno.ENOSPC, "no space left")
+    assert cluster._Actor.located(worker, missing) is missing
+    told = cluster._Actor.located(worker, full)
+    assert isinstance(told, RunError)
+    assert str(told).startswith("on node-7: [Errno 28] no space left; finished cells")
 
 
 def test_differences_between_machines_are_named() -> None:

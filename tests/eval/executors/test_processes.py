@@ -23,7 +23,7 @@ from small_history import history
 
 from data_loaders.schema import Case
 from eval.executors import driver, processes
-from eval.executors.channel import WorkerFailure, runs_anywhere, sendable
+from eval.executors.channel import RemoteLLM, ServiceHost, WorkerFailure, runs_anywhere, sendable
 from eval.executors.driver import Job, Jobs
 from eval.executors.processes import in_processes
 from eval.files.records import Prediction
@@ -35,6 +35,7 @@ from eval.running.run import Progress, Run
 from eval.running.work import Build
 from memsys.llm.endpoint import Unreachable
 from memsys.llm.meter import Metered
+from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import ContextOverflow, ModelError
 from memsys.llm.stopping import Stopped, end_process
@@ -344,6 +345,14 @@ def test_errors_keep_type_message_and_cost_when_they_are_sent() -> None:
     sent = sendable(Local("what happened"))
     assert isinstance(sent, WorkerFailure)
     assert str(sent) == "Local: what happened"
+
+
+def test_a_worker_gets_the_offline_engines_themselves_and_asks_for_every_other_service(make_run: Make) -> None:
+    own = make_run([], llm=Metered(ExtractiveLLM()), reader=Counted()).services
+    sent = ServiceHost().stand_ins(own)
+    assert isinstance(sent.llm, Metered)
+    assert isinstance(sent.llm.inner, ExtractiveLLM)
+    assert isinstance(sent.reader, RemoteLLM)
 
 
 def test_the_longest_case_of_each_build_comes_first_and_then_the_most_expensive_cell(make_run: Make) -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from data_loaders.schema import DataError
 from data_loaders.source import Entry, file_sha256, sample
 from eval.files.store import RunError
 from eval.metrics.lexical import nltk_bleu, rouge
+from eval.statistics.power import planned
 from eval.statistics.stats import preferred_interval
 from scripts.answers import audit, matching, scoring
 from scripts.answers.audit import duplicates, findings, flags, lenience, rank_agreement, readings, regression, spreads
@@ -358,6 +360,8 @@ def test_the_same_answers_under_another_name_are_named(make: Make) -> None:
 
 def test_short_answers_and_right_ones_agree_by_nature(make: Make) -> None:
     assert duplicates([make(rows(), "first"), make([*rows()[1:], rows()[0]], "second")]) == {}
+    unsure = rows(answer=lambda asked: "I am sorry, but there is no information on that in the conversation.")
+    assert duplicates([make(unsure, "first"), make(unsure[::-1], "second")]) == {}, "long ones, too"
 
 
 @pytest.mark.parametrize(
@@ -638,6 +642,7 @@ def test_damaged_real_files_are_read_or_end_in_a_message(claims_root: Path) -> N
 
 
 def test_the_tables_state_the_assumption_of_what_questions_detect_and_that_intervals_stand_alone(make: Make) -> None:
-    text, _ = page([make(rows())], {})
+    text, (row,) = page([make(rows())], {})
+    assert (row.detectable, row.assumed) == planned([*Counter(each.case_id for each in QUESTIONS.asked).values()])
     assert "- detects, assumed: the two differ on 30% of the questions, intraclass correlation 0.02; by case" in text
     assert "by question where a file has one. Each interval of 95 % is for its own cell" in text

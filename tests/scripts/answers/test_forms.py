@@ -9,6 +9,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from eval.files.store import RunError
 from scripts.answers.declared import Contents, Parsed, Scale, forms, parse, parsed, read_declared, verdict_of
 from scripts.answers.formats import best_reading
 from scripts.answers.manifest import claims
-from scripts.answers.matching import Answer, Asked, Questions, match
+from scripts.answers.matching import Answer, Asked, Matched, Questions, match
 
 Q, G, A = "Where does Ada keep bees?", "in Lund", "She keeps them in Lund"
 LME = {"question_id": "q1", "hypothesis": A}
@@ -159,6 +160,50 @@ def test_what_is_irregular_is_counted_and_listed_with_its_place() -> None:
         == 1
     )
     assert any("[3]: record that is no object" in line for line in contents.listed)
+
+
+def test_a_key_is_found_by_its_end_only_where_the_place_says_so() -> None:
+    fields = {"question": ["question"], "conversation": [], "answer": ["said.text", "said.*_prediction"]}
+    form = replace(forms()["flat"], records=("*",), fields={**forms()["flat"].fields, **fields})
+    said = [{"question": Q, "said": {key: A}} for key in ("text", "context", "my_prediction")]
+    contents = read_declared(files("f", said), form)
+    assert [answer.answer for answer in contents.answers] == [A, "", A]
+    assert contents.counts["missing answer"] == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "outcome", "error"),
+    [
+        ({"answer": A, "outcome": "timeout"}, "answered", ""),
+        ({"answer": " ", "outcome": "timeout"}, "error", "timeout"),
+        ({"answer": "", "outcome": "timeout", "error": "after 30 s"}, "error", "after 30 s"),
+        ({"answer": "", "outcome": "answered"}, "answered", ""),
+        ({"outcome": "answered"}, "error", "the file has no answer"),
+        ({"outcome": "answered", "error": "lost"}, "error", "lost"),
+    ],
+)
+def test_a_record_without_text_is_an_error_where_its_outcome_is_no_answer(
+    record: dict[str, str], outcome: str, error: str
+) -> None:
+    contents = read_declared(files("ours", [{"case_id": "a", "question_id": "q1", **record}]), forms()["ours"])
+    assert [(answer.outcome, answer.error) for answer in contents.answers] == [(outcome, error)]
+
+
+@pytest.mark.parametrize(
+    ("said", "golds", "warned"),
+    [
+        ((G, G), 0, True),
+        ((G, A), 0, False),
+        ((G,), 0, False),
+        ((G, G), 2, False),
+    ],
+)
+def test_answers_that_are_all_golds_are_named_where_the_file_has_no_other_gold(
+    said: tuple[str, ...], golds: int, warned: bool
+) -> None:
+    pairs = [(Asked("c", f"q{at}", Q, G, ""), Answer("place", "c", Q, text)) for at, text in enumerate(said)]
+    unanswerable = (Asked("c", "q", Q, "no answer", "", answerable=False), Answer("place", "c", Q, A))
+    assert bool(Matched([*pairs, unanswerable], golds=golds).only_golds) is warned
 
 
 def test_the_condition_must_be_named() -> None:
