@@ -131,9 +131,8 @@ class ServiceTransport(LeanTransport):
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         from yarl import URL
 
-        query = {
-            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in body["query"].items()
-        }
+        given = body["query"].items()
+        query = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given}
         data = None if body["body"] is None else encoded(body["body"])
         quoted = URL(url, encoded=True)  # else yarl would normalise it: %2E in a value would become a dot
         return session.request(body["method"], quoted, params=query, data=data, allow_redirects=False)

@@ -193,9 +193,7 @@ class Session:
                 await self._ended.wait()
         except BaseException as error:
             if not self._open.done():
-                while isinstance(
-                    error, BaseExceptionGroup
-                ):  # the package raises groups: the first error of the innermost counts
+                while isinstance(error, BaseExceptionGroup):  # the package raises groups of groups
                     error = error.exceptions[0]
                 self._open.set_exception(error)
             elif not self._ended.is_set():
