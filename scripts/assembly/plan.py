@@ -2,14 +2,16 @@
 
 Every memory is built on one history of each data set, the history of median size, with the offline engines, and answers some of its
 questions. For a long history two prefixes are built, the second twice as long as the first: the usage of a phase in both shows its growth
-with the history. Calls and tokens are scaled to the remaining histories and questions, and priced at the real models' prices. This is an
-estimate: replies of a real model may be longer and its structures may differ, and calls that the cache holds are counted as if they had
-to be paid. A plan is printed before the user is asked whether to spend it, and again next to the usage of the experiment.
+with the history. Calls and tokens are scaled to the remaining histories and questions, and priced at the real models' prices. Verdicts on
+answers that are there, imported or graded by another judge, are counted one by one (`unjudged`). This is an estimate: replies of a real
+model may be longer and its structures may differ, and calls that the cache holds are counted as if they had to be paid. A plan is printed
+before the user is asked whether to spend it, and again next to the usage of the experiment.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,9 +22,10 @@ from pathlib import Path
 from data_loaders.schema import Case
 from data_loaders.transforms import beginning_of
 from eval.analysis.costs import BUILD, phases
-from eval.files.run_folder import COSTS, EFFORTS, RunFolder, read_efforts, read_predictions
+from eval.files.run_folder import COSTS, EFFORTS, NODES, VECTORS, RunFolder, read_efforts, read_predictions
 from eval.files.store import read_lines
-from eval.judging.score import Judging, score_judge
+from eval.judging.score import Judging, is_judged, score_judge
+from eval.judging.score_files import answer_key
 from eval.report.counted import counted
 from eval.report.published import left_open
 from eval.running.run import Run, build_memory, innermost, no_rehearsal
@@ -270,12 +273,13 @@ class Usage:
 
 
 def plan(
-    cfg: Settings, models: Models, runs: Iterable[Run], judges: Mapping[str, list[str]], window: int | None = None
+    cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping[str, list[str]], window: int | None = None
 ) -> Plan:
     """Run a sample offline in a temporary folder, scale it and price it.
 
     Args:
         cfg: sets threads and calls in flight.
+        runs: of imported runs only the verdicts are planned.
         models: the real models, whose prices are used.
         judges: names of the judges by data set.
         window: maximum tokens of a prompt, if known; a longer prompt fails, as it will in the run, and costs nothing.
@@ -283,7 +287,8 @@ def plan(
     engine: LLM = ExtractiveLLM() if window is None else Windowed(ExtractiveLLM(), window)
     offline = Metered(OneSecond(engine))
     with tempfile.TemporaryDirectory() as folder:
-        samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)), whole=window is not None)
+        own = [run for run in runs if not run.record.imported]
+        samples = _samples(own, lambda run: _offline(run, offline, Path(folder)), whole=window is not None)
         sizes = {sample.run.dataset: sample.by_history for sample in samples}
         samples = [sample for sample in samples if sample.questions]
         played = [(run, sample.questions) for sample in samples for run in (sample.run, sample.half) if run is not None]
@@ -298,12 +303,17 @@ def plan(
             + 2
             for sample in samples
         )
-        longest = max(cells, default=0.0)
+        longest = max(cells, default=1.0)  # a verdict
         graders = {
             name: [replace(judging(cfg, models, each), llm=offline) for each in own] for name, own in judges.items()
         }
         others = {each.identity: each for each in models.by_name.values() if each.identity != models.judge.identity}
         by_run = _usage(samples, graders, others)
+        for run in runs:
+            used = by_run.setdefault(run.folder, {role: Usage() for role in ROLES})
+            for grader in graders.get(run.dataset, ()):
+                graded = used.setdefault(grader.model if grader.model in others else "judge", Usage())
+                graded.add(1.0, *unjudged(run, grader, Path(folder) / "verdicts"))
         failures = tuple(line for sample in samples for line in _failures(sample))
     whole = _added(by_run.values())
     by_role = {role: getattr(models, role) for role in ROLES[:-1] if role != "probe" or whole["probe"].calls}
@@ -351,6 +361,25 @@ def _usage(
                 tokens = int(line["tokens_in"]), int(line["tokens_out"])
                 graded.add(sample.question_factor, sum(line["calls"].values()), *tokens)
     return by_run
+
+
+def unjudged(run: Run, judge: Judging, folder: Path) -> tuple[int, int, int]:
+    """Calls, tokens in and tokens out of the verdicts that the answers of a run lack.
+
+    Args:
+        judge: has an offline engine in place of its model.
+        folder: a temporary folder, in which a copy of the run is judged.
+    """
+    if not run.folder.is_dir() or is_judged(run, judge):
+        return 0, 0, 0
+    copy = replace(run, folder=folder / run.dataset / run.folder.name)
+    shutil.copytree(run.folder, copy.folder, ignore=shutil.ignore_patterns(NODES, VECTORS), dirs_exist_ok=True)
+    path = judge.file(copy)
+    kept = {answer_key(line) for line in read_lines(path) if line["value"] is not None}
+    lines = read_lines(score_judge(copy, judge).with_suffix(COSTS))
+    new = [line for line in lines if answer_key(line) not in kept]
+    calls = sum(sum(line["calls"].values()) for line in new)
+    return calls, sum(line["tokens_in"] for line in new), sum(line["tokens_out"] for line in new)
 
 
 def _added(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:

@@ -6,21 +6,18 @@ next time, and `inspect`, `runs` and `judge_card --run` read it. The graders of 
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from data_loaders.raw import as_lazy
 from data_loaders.schema import Case, DataError, Gold, Question
 from data_loaders.source import Source
-from eval.files.run_folder import COSTS, RunFolder, judged_by, metric_of
-from eval.files.store import RunError, read_lines, read_record
-from eval.judging.score import score_judge
+from eval.files.run_folder import RunFolder, judged_by, metric_of
+from eval.files.store import RunError, read_record
 from eval.judging.score_files import mean_values, read_scores
 from eval.report.counted import counted
 from eval.report.rendering import grid
@@ -35,7 +32,7 @@ from scripts.answers.manifest import FOLDER, Claim, contents_of, files_of
 from scripts.answers.matching import LONGMEMEVAL, TIERS, Matched, own_questions
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import STAND_IN as STAND_INS
-from scripts.assembly.plan import Plan, Usage, duration
+from scripts.assembly.plan import Plan, Usage, duration, unjudged
 from scripts.assembly.steps import judging, refuse_unfit
 from scripts.lab.lab import Answers, Lab
 from scripts.setup.options import load_option
@@ -162,27 +159,15 @@ def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
     """Planned usage of judging these answers: every prompt is built and counted with the offline engine; saved verdicts cost nothing."""
     shares = []
     with tempfile.TemporaryDirectory() as folder:
-        copies = [replace(run, folder=Path(folder) / run.dataset / run.folder.name) for run in runs]
-        for run, copy in zip(runs, copies, strict=True):
-            shutil.copytree(run.folder, copy.folder)
         for name in judges:
-            grading, usage = judging(lab.cfg, lab.models, name), Usage()
+            grading, usage = replace(judging(lab.cfg, lab.models, name), llm=Metered(ExtractiveLLM())), Usage()
             other = name.partition("@")[2]
             model = lab.models.model(other) if other else lab.models.judge
-            for copy in copies:
-                path = RunFolder(copy.folder).scores(grading.stem)
-                kept = {_key(line) for line in read_lines(path) if line["value"] is not None}
-                score_judge(copy, replace(grading, llm=Metered(ExtractiveLLM())))
-                for line in read_lines(path.with_suffix(COSTS)):
-                    if _key(line) not in kept:
-                        usage.add(1.0, sum(line["calls"].values()), int(line["tokens_in"]), int(line["tokens_out"]))
+            for run in runs:
+                usage.add(1.0, *unjudged(run, grading, Path(folder)))
             shares.append(usage.share("judge", model.name, model.prices))
     lasting, discount = duration(lab.cfg, lab.models, shares, 1.0), lab.cfg.endpoint.batch.discount
     return Plan(tuple(shares), lasting, discount=discount)
-
-
-def _key(line: Mapping[str, Any]) -> tuple[str, str, int]:
-    return line["case_id"], line["question_id"], line["repeat"]
 
 
 def graders_of(folder: Path) -> list[Grader]:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -135,14 +136,14 @@ def assembled(
     answers, absent = published_answers(cfg, models, groups, lines)
     judges = _judges(groups)
     runs = _runs(cfg, models, groups, lines, only)
-    wanted = [run for (row, _), builds in {**runs, **answers}.items() if only is None or row in only for run in builds]
-    run = run and not finished(cfg, models, wanted, judges)
+    imported, asked_for = list(chain(*_chosen(answers, only).values())), _chosen(runs, only)
+    run = run and not finished(cfg, models, [*chain(*asked_for.values()), *imported], judges)
     if run and (examined := prepared(cfg, models)) is not models:  # the doctor may have changed settings
         models, runs = examined, _runs(cfg, examined, groups, lines, only)
-    asked_for = {key: builds for key, builds in runs.items() if only is None or key[0] in only}
+        asked_for = _chosen(runs, only)
     planned = None
     if run:
-        open_runs = {each.folder: each for builds in asked_for.values() for each in builds}
+        open_runs = {each.folder: each for each in (*chain(*asked_for.values()), *imported)}
         may_begin, planned = agreed(cfg, models, list(open_runs.values()), judges)
         if not may_begin:
             return None
@@ -166,6 +167,10 @@ def _keeps_models(cfg: Settings, backbone: Mapping[str, Any]) -> bool:
     if cfg.profile_name == "paper":
         return bool(cfg.models.judge == backbone["models"]["judge"])
     return isinstance(cfg, Sweeps) and cfg.endpoint.base_url is not None
+
+
+def _chosen(runs: Runs, only: frozenset[str] | None) -> Runs:
+    return {key: builds for key, builds in runs.items() if only is None or key[0] in only}
 
 
 def _runs(

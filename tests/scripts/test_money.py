@@ -175,6 +175,41 @@ def test_a_plan_is_agreed_to_in_every_profile_once_a_model_costs_something(
     assert work() == 0, "nothing is left to pay for, so nobody is asked"
 
 
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_terminal")
+def test_verdicts_on_imported_answers_are_agreed_to_though_no_memory_is_left_to_run(
+    mock: tuple[Mock, str], tmp_path: Path, data_root: Path
+) -> None:
+    server, url = mock
+    real = [f"data.root={data_root}", "data.source=real", "data.unpinned=true", "data.size=2"]
+
+    def table(*given: str) -> int:
+        return reproduce(composed("reproduce", settings(url, tmp_path, "table=third_party", PRICES, *real, *given)))
+
+    assert table("only=[nothing]", "yes=true", "max_usd=5") == 0
+    before = asked(server)
+    assert table("only=[nothing,zep]") == 3
+    assert asked(server) - before == 4, "the check-up of each model alone"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_terminal")
+def test_verdicts_on_answers_that_another_judge_has_graded_are_in_the_plan(
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, url = mock
+    free = "prices={m: free, e: free, r: free, j: free, other: {in: 100, out: 100}}"
+    own = settings(url, tmp_path, "memory=recency", "data.size=4", free)
+    assert run_single(composed("config", own)) == 0
+    before = asked(server)
+    assert run_single(composed("config", [*own, "protocol.judges=[mem0@other]"])) == 3
+    assert asked(server) - before == 5, "the check-up of each model alone"
+    said = capsys.readouterr().out
+    assert re.search(r"reader +r +0 calls", said)
+    assert re.search(r"judge +other +4 calls", said)
+
+
 @pytest.mark.slow
 def test_an_endpoint_that_no_model_uses_is_refused(
     mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
