@@ -59,12 +59,8 @@ def scores_text(panel: Panel) -> str:
         drawn = row.curve
         cells = []
         for mean, interval, at in zip(drawn.means, drawn.band or [None] * len(drawn.places), drawn.places, strict=True):
-            few = (
-                f" · {SHORT}: {at.mean_tokens:,.0f} tokens, {at.filled:.0%} of the questions fill it"
-                if at.short
-                else ""
-            )
-            cells.append(f"{mean:.3f} {span(interval)}{few}")
+            few = f" · {SHORT}: {at.mean_tokens:,.0f} tokens, {at.filled:.0%} of the questions fill it"
+            cells.append(f"{mean:.3f} {span(interval)}{few * at.short}")
         rows.append([row.title, *cells, *_area_texts(row, panel.base)])
     if panel.whole is not None:
         whole = f"{panel.whole.mean:.3f} {span(preferred_interval(panel.whole))} · {panel.whole_tokens:,.0f} tokens"
