@@ -248,6 +248,15 @@ def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
     ]
 
 
+def recall_lines(
+    case_folder: Path, prediction: Prediction, tree: Tree | None, width: int, evidence: Sequence[str] = ()
+) -> list[str]:
+    """The recalled items, in the order in which the memory returned them; items that hold evidence turns name them."""
+    items = read_items(case_folder)
+    recalled = [(items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
+    return item_lines(recalled, tree, width, evidence)
+
+
 def item_lines(
     recalled: Sequence[tuple[Mapping[str, Any], float]], tree: Tree | None, width: int, evidence: Sequence[str] = ()
 ) -> list[str]:
@@ -301,9 +310,7 @@ def inspect(
     if record.imported:
         recall = [f"Imported  {described(record.imported)}", "Recall    not recorded"]
     else:
-        items = read_items(folder)
-        recalled = [(items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
-        recall = item_lines(recalled, read_tree(folder), width, evidence)
+        recall = recall_lines(folder, prediction, read_tree(folder), width, evidence)
     ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {prediction.error}]"
     page = [
         f"Run       {record.name} on {record.dataset['name']} ({record.data_status} data), case {prediction.case_id}, "
