@@ -308,12 +308,13 @@ def plan(
             name: [replace(judging(cfg, models, each), llm=offline) for each in own] for name, own in judges.items()
         }
         others = {each.identity: each for each in models.by_name.values() if each.identity != models.judge.identity}
-        by_run = _usage(samples, graders, others)
-        for run in runs:
-            used = by_run.setdefault(run.folder, {role: Usage() for role in ROLES})
-            for grader in graders.get(run.dataset, ()):
+        by_run = _usage(samples)
+        answered = [(sample.planned, sample.run, sample.question_factor) for sample in samples]
+        for planned_run, run, factor in [*answered, *((run, run, 1.0) for run in runs)]:
+            used = by_run.setdefault(planned_run.folder, {role: Usage() for role in ROLES})
+            for grader in graders.get(run.dataset, ()):  # a judge with a model of its own has no role
                 graded = used.setdefault(grader.model if grader.model in others else "judge", Usage())
-                graded.add(1.0, *unjudged(run, grader, Path(folder) / "verdicts"))
+                graded.add(factor, *unjudged(run, grader))
         failures = tuple(line for sample in samples for line in _failures(sample))
     whole = _added(by_run.values())
     by_role = {role: getattr(models, role) for role in ROLES[:-1] if role != "probe" or whole["probe"].calls}
@@ -333,13 +334,8 @@ def plan(
     return Plan(tuple(shares), lasting, lines, chains, failures, again_shares, left, costs, discount=discount)
 
 
-def _usage(
-    samples: Iterable[Sample], judges: Mapping[str, Sequence[Judging]], others: Collection[str]
-) -> dict[Path, dict[str, Usage]]:
-    """Usage by run folder and role, scaled to the whole of each run. Of runs that share a build, the first bears its cost.
-
-    Judges with one of the `others` as their own model stand under its identity in place of a role.
-    """
+def _usage(samples: Iterable[Sample]) -> dict[Path, dict[str, Usage]]:
+    """Usage by run folder and role, scaled to the whole of each run. Of runs that share a build, the first bears its cost."""
     builds: set[str] = set()
     by_run: dict[Path, dict[str, Usage]] = {}
     for sample in samples:
@@ -355,28 +351,22 @@ def _usage(
             ]
             used[role].add(sample.factor(phase), *grown)
         builds |= {sample.run.shared} - {""}
-        for judge in judges.get(sample.run.dataset, ()):
-            graded = used.setdefault(judge.model if judge.model in others else "judge", Usage())
-            for line in read_lines(score_judge(sample.run, judge).with_suffix(COSTS)):
-                tokens = int(line["tokens_in"]), int(line["tokens_out"])
-                graded.add(sample.question_factor, sum(line["calls"].values()), *tokens)
     return by_run
 
 
-def unjudged(run: Run, judge: Judging, folder: Path) -> tuple[int, int, int]:
-    """Calls, tokens in and tokens out of the verdicts that the answers of a run lack.
+def unjudged(run: Run, judge: Judging) -> tuple[int, int, int]:
+    """Calls, tokens in and tokens out of the verdicts that the answers of a run lack, counted on a copy of the run.
 
     Args:
         judge: has an offline engine in place of its model.
-        folder: a temporary folder, in which a copy of the run is judged.
     """
     if not run.folder.is_dir() or is_judged(run, judge):
         return 0, 0, 0
-    copy = replace(run, folder=folder / run.dataset / run.folder.name)
-    shutil.copytree(run.folder, copy.folder, ignore=shutil.ignore_patterns(NODES, VECTORS), dirs_exist_ok=True)
-    path = judge.file(copy)
-    kept = {answer_key(line) for line in read_lines(path) if line["value"] is not None}
-    lines = read_lines(score_judge(copy, judge).with_suffix(COSTS))
+    with tempfile.TemporaryDirectory() as folder:
+        copy = replace(run, folder=Path(folder) / run.dataset / run.folder.name)
+        shutil.copytree(run.folder, copy.folder, ignore=shutil.ignore_patterns(NODES, VECTORS))
+        kept = {answer_key(line) for line in read_lines(judge.file(copy)) if line["value"] is not None}
+        lines = read_lines(score_judge(copy, judge).with_suffix(COSTS))
     new = [line for line in lines if answer_key(line) not in kept]
     calls = sum(sum(line["calls"].values()) for line in new)
     return calls, sum(line["tokens_in"] for line in new), sum(line["tokens_out"] for line in new)

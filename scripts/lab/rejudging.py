@@ -6,7 +6,6 @@ next time, and `inspect`, `runs` and `judge_card --run` read it. The graders of 
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -158,14 +157,13 @@ def _dataset(claim: Claim, lab: Lab, root: Path) -> Data:
 def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
     """Planned usage of judging these answers: every prompt is built and counted with the offline engine; saved verdicts cost nothing."""
     shares = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in judges:
-            grading, usage = replace(judging(lab.cfg, lab.models, name), llm=Metered(ExtractiveLLM())), Usage()
-            other = name.partition("@")[2]
-            model = lab.models.model(other) if other else lab.models.judge
-            for run in runs:
-                usage.add(1.0, *unjudged(run, grading, Path(folder)))
-            shares.append(usage.share("judge", model.name, model.prices))
+    for name in judges:
+        grading, usage = replace(judging(lab.cfg, lab.models, name), llm=Metered(ExtractiveLLM())), Usage()
+        other = name.partition("@")[2]
+        model = lab.models.model(other) if other else lab.models.judge
+        for run in runs:
+            usage.add(1.0, *unjudged(run, grading))
+        shares.append(usage.share("judge", model.name, model.prices))
     lasting, discount = duration(lab.cfg, lab.models, shares, 1.0), lab.cfg.endpoint.batch.discount
     return Plan(tuple(shares), lasting, discount=discount)
 
