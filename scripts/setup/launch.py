@@ -157,24 +157,25 @@ def readable(arguments: Sequence[str], primary: str) -> list[str]:
 
     Outside a multirun, several values of a setting that takes a list (`only=bm25,dense`) become one; other arguments are unchanged.
     """
+    several = primary == "sweep" or bool({"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*arguments})
+    return [_readable(argument, primary, several) for argument in arguments]
+
+
+def _readable(argument: str, primary: str, several: bool) -> str:
+    given, _, value = argument.partition("=")
+    name = given.lstrip("+")
+    if not value:
+        return argument
+    if name in PATHS:
+        return argument if value == "null" or value[0] in "'\"{" else f"{given}={quoted(value)}"
     from scripts.settings.checking import lists_and_texts
 
-    several = primary == "sweep" or bool({"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*arguments})
+    if IN_SYNTAX.fullmatch(value) or (several and SWEPT.fullmatch(value)):
+        return argument
     lists, texts = lists_and_texts(primary)
-    written = []
-    for argument in arguments:
-        given, _, value = argument.partition("=")
-        name = given.lstrip("+")
-        if name in PATHS:
-            verbatim = not value or value == "null" or value[0] in "'\"{"
-        else:
-            verbatim = not value or bool(IN_SYNTAX.fullmatch(value)) or (several and bool(SWEPT.fullmatch(value)))
-        if not verbatim and name in lists and not several:
-            argument = f"{given}=[{value}]"
-        elif not verbatim and name in (*PATHS, *texts):
-            argument = f"{given}={quoted(value)}"
-        written.append(argument)
-    return written
+    if name in lists and not several:
+        return f"{given}=[{value}]"
+    return f"{given}={quoted(value)}" if name in texts else argument
 
 
 def quoted(text: str) -> str:
