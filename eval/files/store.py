@@ -200,9 +200,11 @@ class Appender:
                 _opened[self].flush()
 
     def close(self) -> None:
-        with self._lock, _opening:
-            if self in _opened:
-                _opened.pop(self).close()
+        with self._lock:
+            with _opening:
+                file = _opened.pop(self, None)
+            if file is not None:  # closed outside the lock of all files: the last lines go to disk
+                file.close()
 
     def _writable(self) -> BinaryIO:
         """The open file; the caller holds the lock."""
