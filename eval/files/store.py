@@ -88,9 +88,9 @@ def read_lines(path: Path, *, fields: tuple[str, ...] = (), finished: bool = Fal
             raise ValueError("some line is no object")
     except ValueError:
         records = list(_one_by_one(path, pieces, finished))
-    needed = set(fields)
+    needed, checked = set(fields), path.suffix == ".jsonl"
     for number, record in enumerate(records, 1):
-        if path.suffix == ".jsonl" and (name := wrong_field(record)) is not None:
+        if checked and (name := wrong_field(record)) is not None:
             raise RunError(f"{path}: line {number} holds no {name}, but {str(record[name])[:40]!r}; {AGAIN}")
         if not record.keys() >= needed:
             raise RunError(f"{path}: line {number} has no {min(needed - record.keys())}; {AGAIN}")

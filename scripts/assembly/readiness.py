@@ -19,6 +19,7 @@ from eval.running.run import Run
 from memsys.llm import network
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
+from memsys.tokens import count_tokens
 from scripts.assembly.models import Model, Models
 from scripts.assembly.plan import Plan, at_pace, pace, plan, total_usd
 from scripts.assembly.steps import judging
@@ -232,6 +233,7 @@ def prepared(cfg: Settings, models: Models, meanwhile: Callable[[], object] = la
             lines = [_line(served, cfg.endpoint.timeout) for served in every]
             checks = [pool.submit(_check, served, line) for served, line in zip(every, lines, strict=True)]
             meanwhile()
+            count_tokens(" ")  # loads the vocabulary, which the first prompt needs
             for check in checks:
                 check.result()
                 line.step()

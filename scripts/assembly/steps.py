@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.raw import as_lazy
+from eval.analysis.costs import costs
 from eval.executors.channel import runs_anywhere
 from eval.files.run_folder import is_complete, judge_metric, judged_by, read_predictions
 from eval.files.store import RunError
@@ -231,9 +232,11 @@ def score(
 
     Judges are `judge_<name>`, evidence is `evidence@<k_evidence>`. `questions` is their number, for the progress line.
     """
-    # The table's intervals need it. Here it loads while verdicts that were requested ahead are awaited.
-    import_module("scipy.special")
+    # The table's intervals, its printing and its costs need them. Here they are made while verdicts that were requested ahead are awaited.
+    for needed in ("scipy.special", "eval.report.terminal"):
+        import_module(needed)
     files = score_lexical(run, metrics, k_evidence)
+    costs(run.folder)
     for name, grader in judges.items():
         metric = judge_metric(name)
         with progress_line(f"judging {run.name}", questions * grader.repeats, traffic=traffic) as line:
