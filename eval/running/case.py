@@ -46,7 +46,7 @@ def run_case(runs: Sequence[Run], case: Case, lanes: AnswerPools, cell: OpenCell
     try:
         for run, (done, left, complete) in zip(runs, progress, strict=True):
             if kept := sum(run.questions(case.id, name) for name in done):
-                on_progress(Progress(run.name, case.id, "", "kept", kept))
+                on_progress(Progress(run.folder.name, case.id, "", "kept", kept))
             if left or not complete:
                 logs.append(CaseLog(run, case, done, left, on_progress, lanes.on_answer))
         build = CaseRun(case, logs, lanes, cell, on_progress)
@@ -61,7 +61,7 @@ def run_case(runs: Sequence[Run], case: Case, lanes: AnswerPools, cell: OpenCell
         for log in logs:
             log.close()
     for run in runs:
-        on_progress(Progress(run.name, case.id, "", "complete"))
+        on_progress(Progress(run.folder.name, case.id, "", "complete"))
 
 
 def answered_case(runs: Sequence[Run], index: int) -> Case | None:
@@ -83,10 +83,10 @@ def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> Non
     kept = sum(runs[0].questions(case.id, question.id) for question, _ in case.questions)
     for run in runs:
         if kept:
-            on_progress(Progress(run.name, case.id, "", "kept", kept))
-    on_progress(Progress(runs[0].name, case.id, "", "begun"))
+            on_progress(Progress(run.folder.name, case.id, "", "kept", kept))
+    on_progress(Progress(runs[0].folder.name, case.id, "", "begun"))
     for run in runs:
-        on_progress(Progress(run.name, case.id, "", "complete"))
+        on_progress(Progress(run.folder.name, case.id, "", "complete"))
 
 
 def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress) -> None:
@@ -97,7 +97,7 @@ def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress
         for name in left:
             log.predicted(Prediction(case.id, name, "", *NOTHING, "error", why[:500]))
         log.finish(make_units(case.sessions, count=count_tokens, **run.unit).dropped)
-        on_progress(Progress(run.name, case.id, "", "complete"))
+        on_progress(Progress(run.folder.name, case.id, "", "complete"))
 
 
 def _progress(run: Run, case: Case) -> tuple[dict[str, Prediction], dict[str, Question], bool]:
@@ -174,7 +174,7 @@ class CaseRun:
         Raises:
             EndOfRun: no further call can be made.
         """
-        self.on_progress(Progress(self.run.name, self.case.id, "", "begun", units=len(self.units)))
+        self.on_progress(Progress(self.run.folder.name, self.case.id, "", "begun", units=len(self.units)))
         self.run.rehearse()  # begun before it: the progress line names a memory that hangs in here
         memory: MemorySystem | None = None
         try:
@@ -204,7 +204,15 @@ class CaseRun:
                             meter.recorder.records([(unit.id, unit.text)])
                         write_unit(memory, self.units, position)
                     self.cell.step(ledger.dependent, 1 / len(self.units))
-                    self.on_progress(Progress(self.run.name, self.case.id, "", "written"))
+                    self.on_progress(
+                        Progress(
+                            self.run.folder.name,
+                            self.case.id,
+                            "",
+                            "written",
+                            seconds=self.logs[0].seconds_since(answers=False),
+                        )
+                    )
             with meter.operation("structure", self.logs[0].store):
                 for log, own in zip(self.logs, knobs, strict=True):
                     try:

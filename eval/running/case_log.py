@@ -67,8 +67,9 @@ class CaseLog:
         kept = (line for line in lines if line["phase"] in PER_QUESTION and line["subject"] in done)
         write_lines(folder / EFFORTS, kept)
         self._predictions, self._item_lines = Appender(folder / PREDICTIONS), Appender(folder / ITEMS)
-        self.efforts = Appender(folder / EFFORTS)
-        """Costs of the steps."""
+        self._efforts = Appender(folder / EFFORTS)
+        self._seconds = {True: 0.0, False: 0.0}
+        """Seconds of steps that no event has reported: of reads and answers, and of the build."""
         self._lock = threading.Lock()
         self._trouble: list[str] = []
         self._report: dict[str, Any] = {}
@@ -87,12 +88,26 @@ class CaseLog:
     def predicted(self, prediction: Prediction) -> None:
         """Save the line of a question, after the lines of its items and costs, and report it."""
         self._item_lines.flush()
-        self.efforts.flush()
+        self._efforts.flush()
         self._predictions.add(prediction)
         with self._lock:
             self._saved[prediction.question_id] = prediction
         self._on_answer(self.run, self._case, prediction)
-        self._on_progress(Progress(self.run.name, self.case_id, prediction.question_id, prediction.outcome))
+        seconds = self.seconds_since(answers=True)
+        name, question = self.run.folder.name, prediction.question_id
+        self._on_progress(Progress(name, self.case_id, question, prediction.outcome, seconds=seconds))
+
+    def spent(self, line: Effort) -> None:
+        """Save the costs of a step."""
+        self._efforts.add(line, waits=True)
+        with self._lock:
+            self._seconds[line.phase in PER_QUESTION] += line.provider_seconds_sum + line.own_cpu_seconds
+
+    def seconds_since(self, *, answers: bool) -> float:
+        """Seconds of the reads and answers, or of the build, since the last call: CPU seconds of the memory, and seconds of calls."""
+        with self._lock:
+            seconds, self._seconds[answers] = self._seconds[answers], 0.0
+            return seconds
 
     def trouble(self, error: BaseException) -> None:
         """Store the traceback of an error, without secrets, for `errors.log`."""
@@ -166,7 +181,7 @@ class CaseLog:
 
     def close(self) -> None:
         """Close the files; closing twice does no harm."""
-        for file in (self._predictions, self._item_lines, self.efforts):
+        for file in (self._predictions, self._item_lines, self._efforts):
             file.close()
 
 
@@ -198,7 +213,7 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
             own = max(0.0, time.thread_time() - started - ledger.service_cpu) + ledger.worker_cpu
             line = effort(logs[0].case_id, phase, subject, held(), ledger, own)
             for log in logs:
-                log.efforts.add(line, waits=True)
+                log.spent(line)
 
 
 PER_PURPOSE = ("calls", "attempts", "failures", "parse_failures", "notes")

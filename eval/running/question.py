@@ -138,7 +138,7 @@ class _Answer:
             if (error := done.exception()) is not None:
                 raise_fatal(error)
             log, shown = self.reading.log, (rendered.context_tokens, rendered.dropped)
-            log.efforts.add(effort(log.case_id, "answer", self.question.id, 0, ledger, 0.0, *shown), waits=True)
+            log.spent(effort(log.case_id, "answer", self.question.id, 0, ledger, 0.0, *shown))
             self.save(*outcome_of(done))
         except BaseException as error:  # a future swallows its callback's exception, and the case would wait for ever
             self.saved.set_exception(error)

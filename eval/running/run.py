@@ -105,6 +105,7 @@ class Progress:
     """One step of a run: a question is done, or (with an empty `question_id`) a case begins, a unit is written, a case is complete."""
 
     run: str
+    """Name of the run's folder."""
     case_id: str
     question_id: str
     outcome: str
@@ -113,6 +114,8 @@ class Progress:
     """With `kept`: questions of the case that were answered in an earlier run."""
     units: int = 0
     """With `begun`: units of the case; 0 when all its questions are answered already."""
+    seconds: float = field(default=0.0, compare=False)
+    """Of a written unit, or of an answer: CPU seconds and seconds of calls since the last such event of the case and the run."""
 
 
 OnProgress = Callable[[Progress], None]

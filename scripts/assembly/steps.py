@@ -210,7 +210,14 @@ def execute(
         groups.setdefault(run.shared or str(run.folder), []).append(run)
     share = questions / max(1, sum(len(run.sizes) for run in runs))  # the same of each history
     cells = [
-        Expected(group[0].name, case_id, float(size), share * len(group), group[0].chain)
+        Expected(
+            group[0].name,
+            case_id,
+            float(size),
+            share * len(group),
+            group[0].chain,
+            tuple(run.folder.name for run in group),
+        )
         for group in groups.values()
         for case_id, size in zip(as_lazy(group[0].cases).ids, group[0].sizes, strict=True)
     ]

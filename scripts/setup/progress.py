@@ -183,12 +183,15 @@ class Expected:
     """A cell before it begins: one history for one memory, or for several memories that share the build."""
 
     run: str
+    """Name of the memory, whose cells have one pace."""
     case_id: str
     size: float
     """Work of its build, in the unit of the run's sizes."""
     questions: float
     chain: float = 0.0
     """Dependent calls per unit of the size; 0 = unknown."""
+    folders: tuple[str, ...] = ()
+    """Names of the folders of the runs that share the build, by which events name them; empty if it is the memory's name."""
 
 
 @dataclass(slots=True)
@@ -203,8 +206,11 @@ class _Cell:
     written: int = 0
     built: float | None = None
     """Time at which all its units were written."""
+    building: float = 0.0
+    """Seconds of the steps of its build: of computing, and of each call from its start to its reply, without the wait for its turn."""
     answered: int = 0
-    """Number of questions answered after that."""
+    asking: float = 0.0
+    """Seconds of reads and answers, likewise."""
     ended: float | None = None
 
 
@@ -232,8 +238,10 @@ class ProgressLine:
         self._traffic, self._clock = traffic, clock
         self._started = self._shown = clock()
         self._begun = self._units = self._written = 0
-        self._expected = {(each.run, each.case_id): each for each in expected}
-        self._cells: dict[tuple[str, str], _Cell] = {}
+        self._expected = tuple(expected)
+        self._homes = {(name, each.case_id): each for each in expected for name in each.folders or (each.run,)}
+        """The cell of each run and case."""
+        self._cells: dict[Expected, _Cell] = {}
         self._before = _sums(traffic())
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -252,20 +260,23 @@ class ProgressLine:
         with self._lock:
             now, place = self._clock(), (event.run, event.case_id)
             self.total -= event.kept
-            cell = self._cells.get(place)
+            home = self._homes.setdefault(place, Expected(*place, 0.0, 0.0))
+            cell = self._cells.get(home)
             if event.outcome == "begun":
-                self._cells[place] = _Cell(event.units, now, now)
+                self._cells[home] = _Cell(event.units, now, now)
                 self._begun += 1
                 self._units += event.units
             elif cell is None:
                 if event.outcome == "complete":  # it could not begin
-                    self._cells[place] = _Cell(0, now, now, ended=now)
+                    self._cells[home] = _Cell(0, now, now, ended=now)
             elif cell.ended is None:
                 cell.moved = now
                 if event.question_id:
-                    cell.answered += cell.built is not None
+                    cell.answered += 1
+                    cell.asking += event.seconds
                 elif event.outcome == "written":
                     cell.written += 1
+                    cell.building += event.seconds
                     self._written += 1
                     if cell.written >= cell.units:
                         cell.built = now
@@ -285,9 +296,9 @@ class ProgressLine:
             now = self._clock()
             left = (now - self._started) / self.done * max(0, self.total - self.done) if self.done else None
             if self._expected:  # something is built: from the cells, and not from the rate so far
-                begun = [(each, cell) for place, each in self._expected.items() if (cell := self._cells.get(place))]
-                waiting = [each for place, each in self._expected.items() if place not in self._cells]
-                left = seconds_left([pair for pair in begun if pair[1].units], waiting, now - self._started, now)
+                begun = [(each, cell) for each in self._expected if (cell := self._cells.get(each)) and cell.units]
+                waiting = [each for each in self._expected if each not in self._cells]
+                left = seconds_left(begun, waiting, now)
             finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
             return State(
                 label=self.label,
@@ -342,13 +353,13 @@ class ProgressLine:
         oldest = max(traffic, key=lambda endpoint: endpoint.oldest_seconds, default=None)
         if oldest is not None and oldest.in_flight and oldest.oldest_seconds >= LONG:
             return f"waiting for {counted(oldest.in_flight, 'call')}, the oldest sent at {_time_of_day(oldest.oldest_seconds)}"
-        still = [(cell.moved, place) for place, cell in self._cells.items() if cell.ended is None]
+        still = [(cell.moved, home) for home, cell in self._cells.items() if cell.ended is None]
         if still and not any(endpoint.in_flight for endpoint in traffic):
-            moved, (run, case) = min(still)
+            moved, home = min(still, key=lambda pair: pair[0])
             if now - moved >= LONG:
-                cell = self._cells[run, case]
+                cell, case = self._cells[home], home.case_id
                 place = f"unit {cell.written + 1} of {cell.units}" if cell.written < cell.units else "its questions"
-                return f"{run} has been working on {case}, {place}, since {_time_of_day(now - moved)}{stopping.where(f'/{case}')}"
+                return f"{home.run} has been working on {case}, {place}, since {_time_of_day(now - moved)}{stopping.where(f'/{case}')}"
         return ""
 
 
@@ -415,40 +426,37 @@ def progress_line(
 # --- the time left ---------------------------------------------------------------------------------------------------------
 
 
-def seconds_left(
-    begun: Sequence[tuple[Expected, _Cell]], waiting: Sequence[Expected], elapsed: float, now: float
-) -> float | None:
-    """The time left, each cell at the pace of its own memory; None before the first unit, and if nothing is known about the cells.
+def seconds_left(begun: Sequence[tuple[Expected, _Cell]], waiting: Sequence[Expected], now: float) -> float | None:
+    """The time left; None before the first unit, and if nothing is known about the cells.
 
-    A common rate over all units would mislead: the longest cells start first, and the time per unit differs by a factor of a hundred
-    between memories. A memory that has not begun gets the pace of the others, scaled by the dependent calls per unit if the plan
-    knows them.
+    It is the larger of two times: that of all the work that is left, at the speed so far, and that of the longest build, unit by unit.
+    Work is measured in seconds of steps without the wait for a turn, because a call that waits for others takes nobody's time: with
+    hundreds of cells open, times of the clock said twenty times too much. Each memory has its own seconds per unit and per question,
+    which differ by a factor of a hundred. One that has not begun gets those of the others, scaled by the dependent calls per unit if
+    the plan knows them.
 
     Args:
-        elapsed: seconds since the phase began.
         now: the present, on the clock of the cells' times.
     """
     if not any(cell.written for _, cell in begun):
         return None
-    build, ask = _Pace(), _Pace()
+    clock, build, ask = _Pace(), _Pace(), _Pace()
     for expected, cell in begun:
-        built = now if cell.built is None else cell.built
-        build.add(expected, built - cell.begun, expected.size * cell.written / cell.units)
-        if cell.built is not None:
-            end = now if cell.ended is None else cell.ended
-            ask.add(expected, end - built, float(cell.answered), by_chain=False)
-    left = []
-    for expected, cell in begun:
-        if cell.ended is None:
-            unwritten = expected.size * (1 - cell.written / cell.units)
-            left.append(build(expected) * unwritten + ask(expected) * max(0.0, expected.questions - cell.answered))
-    left = [seconds for seconds in left if seconds > 0]
-    left += [build(each) * each.size + ask(each) * each.questions for each in waiting]
+        size = expected.size * cell.written / cell.units
+        clock.add(expected, (now if cell.built is None else cell.built) - cell.begun, size)
+        build.add(expected, cell.building, size)
+        ask.add(expected, cell.asking, float(cell.answered), by_chain=False)
+    running = [
+        (each, each.size * (1 - cell.written / cell.units), cell.answered) for each, cell in begun if cell.ended is None
+    ]
+    left = [*running, *((each, each.size, 0) for each in waiting)]
     if not left:
         return None
-    busy = sum((cell.ended or now) - cell.begun for _, cell in begun)
-    side_by_side = min(max(1.0, busy / max(elapsed, 1e-9)), len(left))
-    return max(sum(left) / side_by_side, max(left))
+    work = sum(build(each) * size + ask(each) * max(0.0, each.questions - answered) for each, size, answered in left)
+    done = sum(cell.building + cell.asking for _, cell in begun)
+    elapsed = now - min(cell.begun for _, cell in begun)
+    longest = max(clock(each) * size for each, size, _ in left)
+    return max(work * elapsed / done if done else 0.0, longest) or None
 
 
 class _Pace:

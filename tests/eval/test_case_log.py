@@ -51,9 +51,9 @@ def test_what_no_file_may_hold_is_refused_before_it_is_written(make_run: Callabl
         with pytest.raises(TypeError, match=named):
             log.recalled([replace(item, **wrong)])
     with pytest.raises(TypeError, match=r"held cannot be 3\.5"):
-        log.efforts.add(effort("c", "write", "u1", 3.5, Ledger(), 0.0))  # type: ignore[arg-type]
+        log.spent(effort("c", "write", "u1", 3.5, Ledger(), 0.0))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"notes cannot be \{'cut': 1\.5\}"):
-        log.efforts.add(effort("c", "write", "u1", 3, Ledger(notes=Counter({"cut": 1.5})), 0.0))  # type: ignore[dict-item]
+        log.spent(effort("c", "write", "u1", 3, Ledger(notes=Counter({"cut": 1.5})), 0.0))  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="error cannot be 5"):
         log.predicted(Prediction("c", "q1", "", (), (), "aborted", 5))  # type: ignore[arg-type]
 
@@ -75,7 +75,7 @@ def test_a_prediction_is_on_disk_after_its_items_and_the_costs_before_it(make_ru
     run = make_run([case])
     log = CaseLog(run, case, {}, {"q1"})
     recalled = log.recalled([Item("u1", "We met.", 0.5, ("t1",))])
-    log.efforts.add(effort("c", "answer", "q1", 0, Ledger(), 0.0), waits=True)
+    log.spent(effort("c", "answer", "q1", 0, Ledger(), 0.0))
     log.predicted(Prediction("c", "q1", "yes", *recalled, "answered"))
     written = {path.name: len(read_lines(path)) for path in run.case_folder("c").iterdir()}
     assert written == {"predictions.jsonl": 1, "items.jsonl": 1, "effort.jsonl": 1}

@@ -58,7 +58,7 @@ def begun(line: ProgressLine, case: str, units: int) -> None:
 
 def written(line: ProgressLine, case: str, count: int) -> None:
     for _ in range(count):
-        line.on_progress(Progress("raptor", case, "", "written"))
+        line.on_progress(Progress("raptor", case, "", "written", seconds=1.0))
 
 
 def test_units_move_the_line_and_the_time_to_go_before_any_question_is_answered() -> None:
