@@ -6,6 +6,7 @@ import http.client
 import os
 import shutil
 import stat
+import sys
 import tarfile
 import tempfile
 import urllib.error
@@ -56,7 +57,7 @@ def download(entry: Entry, root: Path, *, unpinned: bool = False) -> Path:
     if target.exists() and not unfinished and find(entry.file, root=root, unpinned=unpinned).status != "partial":
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    _print(f"{entry.file}: licence {entry.licence}")
+    print(f"{entry.file}: licence {entry.licence}", file=sys.stderr)
     if entry.archive is not None:
         _download_archive(entry.archive, root)
     elif entry.hub is not None:
@@ -110,7 +111,7 @@ def _into_place(part: Path, target: Path, expected: str) -> None:
         part.unlink()
         raise DataError(f"{target.name}: expected sha256 {expected}, downloaded {actual}; the download was removed")
     if not expected:
-        _print(f"{target.name}: not pinned, sha256 {actual}")
+        print(f"{target.name}: not pinned, sha256 {actual}", file=sys.stderr)
     os.replace(part, target)
 
 
@@ -254,9 +255,3 @@ def _copy_member(member: _Member, target: Path, archive: str) -> None:
             if left < 0:
                 raise DataError(f"{archive}: member {member.name} is larger than it declares")
             out.write(block)
-
-
-def _print(line: str) -> None:
-    from rich.console import Console
-
-    Console(stderr=True).print(line, markup=False, highlight=False)
