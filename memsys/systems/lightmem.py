@@ -54,8 +54,6 @@ LONG = 512
 
 @dataclass(frozen=True)
 class LightMemSettings(Settings):
-    """Settings of `LightMem`."""
-
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the module."""
     k: Positive = 60
