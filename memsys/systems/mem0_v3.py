@@ -332,11 +332,6 @@ def _proper(name: str) -> str:
     return " ".join(tokens[kept[0] : kept[-1] + 1]) if kept else ""
 
 
-def _compound(name: str) -> str:
-    """The two words unchanged; empty if one of them cannot be part of a compound."""
-    return "" if set(name.split()) & _NO_COMPOUND else name
-
-
 # Patterns in order of precedence, each with the function that cleans a match.
 _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
     # The second branch takes a line's rest without a closing quote, whose quotes would each be followed to its end.
@@ -348,7 +343,10 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
         ),
         _proper,
     ),
-    (re.compile(r"\b(?:a|an|the|my|his|her|our|their|your|its)\s([a-z-]{3,}\s[a-z-]{3,})\b"), _compound),
+    (
+        re.compile(r"\b(?:a|an|the|my|his|her|our|their|your|its)\s([a-z-]{3,}\s[a-z-]{3,})\b"),
+        lambda name: "" if set(name.split()) & _NO_COMPOUND else name,
+    ),
 )
 
 
