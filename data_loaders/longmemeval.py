@@ -133,29 +133,23 @@ def _haystack(record: Raw) -> tuple[list[Session], dict[str, bool | None], list[
     notes: list[str] = []
     used: set[str] = set()
     for raw_id, date, content in zip(ids, dates, contents, strict=True):
-        wanted = raw_id.text()
-        session_id = _unused(wanted, used)
+        session_id = wanted = raw_id.text()
+        number = 1
+        while session_id in used:
+            number += 1
+            session_id = f"{wanted}#{number}"
         used.add(session_id)
         if session_id != wanted:
             notes.append(f"session id {wanted} occurs again in the haystack; this one is {session_id}")
         time_text = date.text()
         time = parse_time(time_text, date.where)
-        parsed = [parse_turn(turn, f"{session_id}_{number}") for number, turn in enumerate(content.each(), 1)]
+        parsed = [parse_turn(turn, f"{session_id}_{count}") for count, turn in enumerate(content.each(), 1)]
         labels |= {turn.id: label for turn, label in parsed}
         if parsed:
             sessions.append(Session(session_id, tuple(turn for turn, _ in parsed), time, time_text))
         else:
             notes.append(f"session {session_id} ({time_text}) has no turns")
     return sorted(sessions, key=lambda each: each.time or datetime.min), labels, notes
-
-
-def _unused(wanted: str, used: set[str]) -> str:
-    """`wanted`, with the first unused suffix of `#2`, `#3` … if it is already used."""
-    name, number = wanted, 1
-    while name in used:
-        number += 1
-        name = f"{wanted}#{number}"
-    return name
 
 
 def _gold(

@@ -61,15 +61,21 @@ def _question(
     raw: Raw, speakers: tuple[str, ...], turns: Mapping[str, Turn], notes: list[str]
 ) -> tuple[Question, Gold]:
     question_id = raw.text("id")
+    asked = raw.of((int, type(None)), "after_round") if raw.has("after_round") else None
+    if asked is not None and f"R{asked}:2" not in turns:
+        raise DataError(f"{raw.where}.after_round: expected one of the {len(turns) // 2} rounds, found {asked}")
     question = Question(
         id=question_id,
         text=raw.text("question"),
-        after=_after(raw, turns),
+        after=None if asked is None else f"R{asked}:2",
         instruction=f"{speakers[1]} asks this of {speakers[0]}. Answer as {speakers[0]}, in the first person.",
     )
     evidence_raw = raw.texts("evidence")
     evidence = tuple(dict.fromkeys(turn_id for turn_id in evidence_raw if turn_id in turns))
-    first, last = _bin(raw)
+    rounds = [each.of(int) for each in raw.each("bin")]
+    if len(rounds) != 2 or not 0 <= rounds[0] < rounds[1]:
+        raise DataError(f"{raw.where}.bin: expected two rising round numbers from 0, found {str(rounds)[:60]}")
+    first, last = rounds
     notes += [f"question {question_id}: evidence {cited} is not a turn" for cited in evidence_raw if cited not in turns]
     notes += [
         f"question {question_id}: evidence {turn_id} is outside rounds {first}-{last}"
@@ -78,21 +84,3 @@ def _question(
     ]
     detail = {"bin": (first, last), "evidence_raw": evidence_raw}
     return question, Gold((raw.text("response"),), evidence, f"{first}-{last}", detail=detail)
-
-
-def _after(raw: Raw, turns: Mapping[str, Turn]) -> str | None:
-    number = raw.of((int, type(None)), "after_round") if raw.has("after_round") else None
-    if number is None:
-        return None
-    turn_id = f"R{number}:2"
-    if turn_id not in turns:
-        raise DataError(f"{raw.where}.after_round: expected one of the {len(turns) // 2} rounds, found {number}")
-    return turn_id
-
-
-def _bin(raw: Raw) -> tuple[int, int]:
-    """The bin of a question: its evidence is in rounds after the first number and up to the second."""
-    numbers = [each.of(int) for each in raw.each("bin")]
-    if len(numbers) != 2 or not 0 <= numbers[0] < numbers[1]:
-        raise DataError(f"{raw.where}.bin: expected two rising round numbers from 0, found {str(numbers)[:60]}")
-    return numbers[0], numbers[1]

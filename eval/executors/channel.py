@@ -93,19 +93,14 @@ class CallClient:
         future.set_result(reply)
 
 
-_post: CallClient | None = None
-
-
-def open_post(post: CallClient) -> None:
-    """Use this channel to the driver for all stand-ins of this process."""
-    global _post
-    _post = post
+post: CallClient | None = None
+"""The channel to the driver for all stand-ins of this process."""
 
 
 def _ask(service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
-    if _post is None:
+    if post is None:
         raise EndOfRun("this process has no connection to the process that owns the models")
-    return _post.ask(service, payload)
+    return post.ask(service, payload)
 
 
 @dataclass(frozen=True, slots=True)

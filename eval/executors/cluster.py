@@ -283,11 +283,7 @@ class _Actor(Worker):
         return error
 
     def died(self, error: Exception) -> Died:
-        """Return the message that the worker has died, with its machine.
-
-        Raises:
-            RunError: it could not read a message that no other worker could read either.
-        """
+        """Return the message that the worker has died, with its machine."""
         if self._misread is not None:
             why = _last_line(self._misread)
             raise RunError(f"the worker on {self._home.machine} cannot read what it is sent: {why}")

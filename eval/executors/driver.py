@@ -320,11 +320,7 @@ class _Driver:
                 fail_case(job.cell.runs, job.cell.case(), why, self._on_progress)
 
     def _check_starts(self, died: Died) -> None:
-        """Check that workers can be expected to start. Several that die at once, with their machine, say nothing about the next worker.
-
-        Raises:
-            RunError: for too long, workers have died before they had started, and none works.
-        """
+        """Check that workers can be expected to start. Several that die at once, with their machine, say nothing about the next worker."""
         often, starts = len(self._failed_starts) >= MOST_FAILED_STARTS, self._failed_starts
         for_long = starts[-1] - starts[0] >= self._transport.patience
         if often and for_long and not any(worker.ready for worker in self._workers):
@@ -332,11 +328,7 @@ class _Driver:
 
 
 def _sendable_run(desk: ServiceHost, run: Run) -> Run:
-    """The run as workers get it, without its cases, questions and record: they do not need them, and they may not be sendable.
-
-    Raises:
-        RunError: something of it cannot be sent to another process.
-    """
+    """The run as workers get it, without its cases, questions and record: they do not need them, and they may not be sendable."""
     bare = replace(run, cases=(), sizes=(), questions=partial(is_asked, frozenset()), record=RunRecord())
     sent = replace(bare, services=desk.stand_ins(run.services))
     try:

@@ -57,7 +57,13 @@ def agreement(graders: Sequence[Verdicts], clusters: Mapping[Any, str] | None = 
     if clusters is not None:
         histories = numbered([clusters[key] for key in keys])
         homes = histories if histories.max() + 1 >= ENOUGH_CLUSTERS else homes
-    pairs = _coincidences([[grader[key] for grader in graders if key in grader] for key in keys])
+    verdicts = [[grader[key] for grader in graders if key in grader] for key in keys]
+    right = np.array(list(map(sum, verdicts)), dtype=float)
+    size = np.array(list(map(len, verdicts)), dtype=float)
+    wrong = size - right
+    # Krippendorff's coincidences of each answer: ordered pairs of verdicts, divided by their number less one, [n, 2, 2].
+    counts = np.array([[wrong * (wrong - 1), wrong * right], [wrong * right, right * (right - 1)]])
+    pairs = np.ascontiguousarray(np.moveaxis(counts / (size - 1), -1, 0))
     both: tuple[float | None, Interval | None] = None, None
     if len(graders) == 2:
         tables = np.zeros((len(keys), 2, 2))
@@ -72,15 +78,6 @@ def kappa(first: Verdicts, second: Verdicts) -> float | None:
     """Cohen's kappa over the answers that both graded; None without common verdicts, or where chance alone explains all agreement."""
     both = agreement([first, second])
     return None if both is None else both.kappa
-
-
-def _coincidences(verdicts: Sequence[Sequence[bool]]) -> np.ndarray:
-    """Krippendorff's coincidences of each answer: ordered pairs of verdicts, divided by their number less one, float64 [n, 2, 2]."""
-    right = np.array([sum(own) for own in verdicts], dtype=float)
-    size = np.array([len(own) for own in verdicts], dtype=float)
-    wrong = size - right
-    pairs = np.array([[wrong * (wrong - 1), wrong * right], [wrong * right, right * (right - 1)]])
-    return np.ascontiguousarray(np.moveaxis(pairs / (size - 1), -1, 0))
 
 
 Disagreement = tuple[np.ndarray, np.ndarray]

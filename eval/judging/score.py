@@ -302,11 +302,7 @@ def is_judged(run: Run, judging: Judging) -> bool:
 
 
 def _verdicts(run: Run, judging: Judging) -> tuple[dict[AnswerKey, dict[str, Any]], set[AnswerKey]]:
-    """The lines with a verdict, by answer, and the answers that need one.
-
-    Raises:
-        RunError: the judge grades recalled texts, and imported answers have none.
-    """
+    """The lines with a verdict, by answer, and the answers that need one."""
     recalls = judging.judge.rule == "memory"
     if recalls and run.record.imported:
         why = "grades what was recalled, and imported answers come without it"

@@ -76,10 +76,6 @@ class ParsedReply:
         """The text in which patterns are searched: the answer and the structured answer as JSON."""
         return f"{self.answer}\n{_as_json(self.structured)}"
 
-    @property
-    def empty(self) -> bool:
-        return not self.action.strip() and not self.answer.strip()
-
 
 def _as_json(value: Mapping[str, Any]) -> str:
     """The value as JSON with sorted keys; a part that JSON cannot hold, such as a Python set, in Python's notation."""

@@ -30,7 +30,7 @@ from eval.files.run_folder import (
 from eval.files.store import Appender, item_record, item_score, linked, replace_file, write_lines
 from eval.running.failures import described, raise_if_stopped
 from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer
-from memsys.interface import Item, MemorySystem, NodeView
+from memsys.interface import Item, MemorySystem
 from memsys.jsons import encoded
 from memsys.llm import meter, stopping
 from memsys.llm.meter import Ledger, metering
@@ -162,9 +162,12 @@ class CaseLog:
             check_fields(record)
         write_lines(self._folder / NODES, records)
         if self.run.vectors:
-            content = _as_npy(nodes)
-            if first is None or not linked(first._folder / VECTORS, place, content):
-                replace_file(place, content)
+            width = max((len(node.vector) for node in nodes if node.vector is not None), default=0)
+            rows = [np.zeros(width, dtype=np.float32) if node.vector is None else node.vector for node in nodes]
+            file = io.BytesIO()
+            np.save(file, np.stack(rows) if width else np.empty((len(nodes), 0), dtype=np.float32))
+            if first is None or not linked(first._folder / VECTORS, place, file.getvalue()):
+                replace_file(place, file.getvalue())
 
     def finish(self, dropped: Sequence[str]) -> None:
         """Sort the lines, which arrived in any order, and write `case.json`, which marks the case as complete."""
@@ -183,15 +186,6 @@ class CaseLog:
         """Close the files; closing twice does no harm."""
         for file in (self._predictions, self._item_lines, self._efforts):
             file.close()
-
-
-def _as_npy(nodes: Sequence[NodeView]) -> bytes:
-    """The nodes' vectors, float32 [nodes, d], in the `.npy` format."""
-    width = max((len(node.vector) for node in nodes if node.vector is not None), default=0)
-    rows = [np.zeros(width, dtype=np.float32) if node.vector is None else node.vector for node in nodes]
-    content = io.BytesIO()
-    np.save(content, np.stack(rows) if width else np.empty((len(nodes), 0), dtype=np.float32))
-    return content.getvalue()
 
 
 @contextmanager

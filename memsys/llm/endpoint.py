@@ -382,9 +382,7 @@ class Endpoint:
         """
         stopping.check()
         if not self._reached or self.limits.patience <= 0 or pauses > PAUSES:
-            unreachable = Unreachable(why)
-            unreachable.attempts = attempts
-            raise unreachable
+            raise Unreachable(why, attempts=attempts)
         if self._outage is None:
             self._paused = (time.time(), why)
             self._outage = asyncio.get_running_loop().create_task(until_back(self.base_url, why, self.limits.patience))

@@ -241,11 +241,7 @@ class Purse:
         )
 
     def _entered(self, made: Reservation) -> bool:
-        """Count a call as in flight, if it may be sent.
-
-        Raises:
-            SpendingCapReached: it does not fit, and nothing is in flight.
-        """
+        """Count a call as in flight, if it may be sent."""
         if made.usd == 0.0:
             return True
         bills = made.bills

@@ -209,18 +209,14 @@ def usage_of(value: Mapping[str, Any]) -> Usage:
     reported = (
         usage.get("prompt_tokens") or None,  # some servers report 0 for "not counted"; no prompt is empty
         usage.get("completion_tokens"),
-        _detail(usage.get("prompt_tokens_details"), "cached_tokens"),
-        _detail(usage.get("completion_tokens_details"), "reasoning_tokens"),
+        _mapping(usage.get("prompt_tokens_details")).get("cached_tokens"),
+        _mapping(usage.get("completion_tokens_details")).get("reasoning_tokens"),
     )
     counts = [_count(number) for number in reported]
     malformed = counts.count(None) > reported.count(None) or usage.get("prompt_tokens", 0) is None
     prompt, completion, cached, reasoning = counts
     whole = None if prompt is None else whole_prompt(prompt, cached or 0)
     return Usage(whole, completion, cached, reasoning, malformed=malformed, apart=whole != prompt)
-
-
-def _detail(details: Any, name: str) -> Any:
-    return details.get(name) if type(details) is dict else None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -319,22 +319,18 @@ class CacheStore:
         those of the keys that were in the file at the start and that were written since. For a large file, and once another process
         has written to the file, it returns True for every key.
         """
-        if not self._alone():
+        if self._only_writer and time.monotonic() > self._next_check:  # twice a second
+            self._next_check = time.monotonic() + 0.5
+            with self._writing:
+                (version,) = self._out.execute("PRAGMA data_version").fetchone()
+            self._only_writer = version == self._version
+        if not self._only_writer:
             return True
         if self._prefixes is None:
             with self._reading_file(), self._reading:
                 rows = self._in.execute("SELECT substr(key, 1, 8) FROM answers WHERE length(key) = ?", (KEY_BYTES,))
                 self._prefixes = {prefix for (prefix,) in rows}
         return key[:8] in self._prefixes_written or key[:8] in self._prefixes
-
-    def _alone(self) -> bool:
-        """Whether no other process has written to the file since it was opened; checked at most every half second."""
-        if self._only_writer and time.monotonic() > self._next_check:
-            self._next_check = time.monotonic() + 0.5
-            with self._writing:
-                (version,) = self._out.execute("PRAGMA data_version").fetchone()
-            self._only_writer = version == self._version
-        return self._only_writer
 
     def keep_answer(self, key: bytes, completion: Completion, *beside: Kept) -> Future[None]:
         """Commit a completion; the future ends, in the writer's thread, when that is done. The first answer under a key is kept.

@@ -84,9 +84,17 @@ class LeanTransport:
             TooLarge: the reply exceeds the size limit.
             OSError, TimeoutError, or an error of the client library: no complete reply was received.
         """
-        session = self._session or self._open()
+        if self._session is None:
+            import aiohttp
+
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._limit),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=self._timeout,
+                headers={**self._headers(), "Accept-Encoding": ACCEPTED},
+            )
         try:
-            async with self._request(session, url, body) as response:
+            async with self._request(self._session, url, body) as response:
                 headers = response.headers
                 content = await self._content(response)
                 limits = {name: headers[name] for name in RATE_HEADERS if name in headers}
@@ -120,17 +128,6 @@ class LeanTransport:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
-
-    def _open(self) -> aiohttp.ClientSession:
-        import aiohttp
-
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._limit),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=self._timeout,
-            headers={**self._headers(), "Accept-Encoding": ACCEPTED},
-        )
-        return self._session
 
 
 def event_loop() -> asyncio.AbstractEventLoop:

@@ -138,11 +138,7 @@ class WorkerProcess:
         )
 
     def _listener(self, door: socket.socket) -> socket.socket:
-        """The socket on which the process listens in its network.
-
-        Raises:
-            Crashed: the process ended instead, or took too long.
-        """
+        """The socket on which the process listens in its network."""
         door.settimeout(STARTED)
         try:
             _, descriptors, _, _ = socket.recv_fds(door, 16, 1)
@@ -205,11 +201,7 @@ class WorkerProcess:
                 raise Hung(f"{step}: no reply within {seconds:g} s; killed. {self._tail()}")
 
     def _check_memory(self, step: str) -> None:
-        """Kill the process if it and its descendants exceed the memory limit.
-
-        Raises:
-            Crashed: they exceed it.
-        """
+        """Kill the process if it and its descendants exceed the memory limit."""
         if self._memory_mb and (held := processes.megabytes(self._process.pid)) > self._memory_mb:
             self.kill()
             raise Crashed(f"{step}: killed, with {held:.0f} MB beyond its memory limit of {self._memory_mb} MB")
@@ -257,11 +249,7 @@ class WorkerProcess:
 
 
 def _cpu(reply: Mapping[str, Any], step: str, before: float) -> float:
-    """The CPU seconds so far that a reply states.
-
-    Raises:
-        MalformedReply: the value is not a number of seconds.
-    """
+    """The CPU seconds so far that a reply states."""
     cpu = reply.get("cpu", before)
     if isinstance(cpu, bool) or not isinstance(cpu, int | float) or not math.isfinite(cpu) or not 0 <= cpu < 1e9:
         raise MalformedReply(f"{step}: expected the CPU seconds of the process, found {str(cpu)[:60]!r}")
@@ -269,11 +257,7 @@ def _cpu(reply: Mapping[str, Any], step: str, before: float) -> float:
 
 
 def _refusals(reply: Mapping[str, Any], step: str, before: dict[str, int]) -> dict[str, int]:
-    """The connections and programs refused so far that a reply states.
-
-    Raises:
-        MalformedReply: the value is not a mapping of counts.
-    """
+    """The connections and programs refused so far that a reply states."""
     refused = reply.get("refused", before)
     if not isinstance(refused, dict):
         raise MalformedReply(f"{step}: expected refused connections and their number, found {str(refused)[:60]!r}")
@@ -396,11 +380,7 @@ class ProductSession:
             self._gateway.dismiss(self._token)
 
     def _living(self) -> WorkerProcess:
-        """The worker, started if need be, with the history written so far.
-
-        Raises:
-            WorkerError: it cannot be started, or was restarted too often.
-        """
+        """The worker, started if need be, with the history written so far."""
         if self._process is not None:
             return self._process
         if self._closed:
@@ -424,11 +404,7 @@ class ProductSession:
         return process
 
     def _started(self) -> WorkerProcess:
-        """A new worker.
-
-        Raises:
-            WorkerError: it ended before its first step.
-        """
+        """A new worker."""
         if not self._account.base_url:
             self._gateway.open(self._token, self._account)
         port, limit = urlsplit(self._account.base_url).port or 0, self._limits.memory_mb

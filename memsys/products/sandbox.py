@@ -113,11 +113,7 @@ def _binds(folder: Path, readable: Sequence[Path]) -> list[tuple[str, str, bool]
 
 
 def _environment_of(python: Path) -> list[Path]:
-    """The folders that an interpreter needs: its environment, and the Python installation that the environment was made from.
-
-    Raises:
-        ValueError: one of them holds the user's home, which a product must not see.
-    """
+    """The folders that an interpreter needs: its environment, and the Python installation that the environment was made from."""
     environment, resolved = python.parent.parent, Path(os.path.realpath(python)).parent.parent
     folders = {resolved}
     if (settings := environment / "pyvenv.cfg").is_file():

@@ -22,12 +22,7 @@ from memsys.llm.secrets import redact, redact_bytes
 
 _making = threading.Lock()
 OURS = re.compile(r"memsys-[0-9a-f]{8}-[0-9a-f]{8}")
-"""Names of namespaces; a namespace with another name is never deleted."""
-
-
-def new_namespace(seed: int, random: str) -> str:
-    """The name of a case's namespace from a seed below 2^32 and eight random hexadecimal digits."""
-    return f"memsys-{seed:08x}-{random}"
+"""Names of namespaces, from a seed and random digits; a namespace with another name is never deleted."""
 
 
 class Namespaces:

@@ -36,7 +36,7 @@ from memsys.jsons import encoded
 from memsys.llm import meter, stopping
 from memsys.llm.protocol import ModelError
 from memsys.llm.secrets import redact, written_key
-from memsys.services.leftovers import Namespaces, new_namespace
+from memsys.services.leftovers import Namespaces
 from memsys.services.templates import Condition, condition, mapping, placeholders, reached
 
 RESULTS = {"items": "", "text": "", "id": "", "score": "", "distance": "", "sources": "", "time": ""}
@@ -156,7 +156,7 @@ class ServiceMemory(MemorySystem):
             raise ValueError(f"{missing[0]} is missing: this memory needs {', '.join(self.NEEDED)}")
         self._oks = {name: condition(f"{name}.ok", given.get("ok")) for name, given in self._steps.items()}
         self._wait = None if settings.wait is None else self._rule(settings.wait)
-        self.namespace = new_namespace(int(rng.integers(2**32)), secrets.token_hex(4))
+        self.namespace = f"memsys-{rng.integers(2**32):08x}-{secrets.token_hex(4)}"
         self._texts: dict[str, str] = {}
         self._adds: dict[str, tuple[str, ...]] = {}
         self._pending: list[str] = []
@@ -372,11 +372,7 @@ class ServiceMemory(MemorySystem):
                 yield Item(name, shown, self._score(rank, hit), self._evidence(hit, shown))
 
     def _hits(self, reply: Any) -> list[Any]:
-        """The entries of a search's reply; null is none, as some services write an empty list, and a reply that is itself a hit is one.
-
-        Raises:
-            ServiceError: there is no list where one was expected.
-        """
+        """The entries of a search's reply; null is none, as some services write an empty list, and a reply that is itself a hit is one."""
         path = self._results["items"]
         for value in reached(reply, path):
             if isinstance(value, list):

@@ -54,8 +54,6 @@ LONG = 512
 
 @dataclass(frozen=True)
 class LightMemSettings(Settings):
-    """Settings of `LightMem`."""
-
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the module."""
     k: Positive = 60
@@ -160,11 +158,7 @@ class LightMem(MemorySystem):
             self._facts += self._extract(self._put_sensory(self._buffers, exchange))
 
     def _put_sensory(self, buffers: Buffers, exchange: Exchange) -> list[list[list[Exchange]]]:
-        """Put an exchange into the sensory buffer, after making room for it.
-
-        Returns:
-            The contents of the short-term buffer at each overflow, each a list of segments.
-        """
+        """Put an exchange into the sensory buffer, after making room; returns the segments of the short-term buffer at each overflow."""
         overflowed: list[list[list[Exchange]]] = []
         size = tokens_of([exchange], "user")
         while buffers.sensory and tokens_of(buffers.sensory, "user") + size > self.settings.sensory_tokens:
@@ -176,11 +170,7 @@ class LightMem(MemorySystem):
         return overflowed
 
     def _put_short_term(self, buffers: Buffers, segment: list[Exchange]) -> list[list[list[Exchange]]]:
-        """Put a segment into the short-term buffer.
-
-        Returns:
-            The former contents, if the segment did not fit in addition to them; else nothing.
-        """
+        """Put a segment into the short-term buffer; returns its former contents if the segment did not fit in addition to them."""
         overflowed = []
         held = sum(tokens_of(stored, *self._roles) for stored in buffers.short_term)
         if buffers.short_term and held + tokens_of(segment, *self._roles) > self.stm_tokens:

@@ -147,7 +147,10 @@ class Mem0V3(MemorySystem):
             return Recall(())
         similarities = self._vectors.similarities(self.embedder.embed([question.text], query=True)[0])
         pool = pool_size(self.settings.k)
-        keywords = self._keyword_scores(question.text, pool)
+        terms = content_terms(question.text)
+        raw, keywords = self._keywords.scores(terms), np.zeros(len(self._memories))
+        hits = [number for number in best(raw, pool) if raw[number] > 0]
+        keywords[hits] = squashed(raw[hits], len(terms))
         boosts = self._boosts(question.text)
         # In the order of insertion, so that of equal scores the earlier memory comes first.
         candidates = [
@@ -231,15 +234,6 @@ class Mem0V3(MemorySystem):
                 self._entities.append(entity)
         if known is not None:
             self._entities[known].memories.update(entity.memories)
-
-    def _keyword_scores(self, text: str, pool: int) -> np.ndarray:
-        """Squashed BM25 scores of the `pool` best memories, float64 [n]; 0 for all others."""
-        terms = content_terms(text)
-        raw = self._keywords.scores(terms)
-        scores = np.zeros(len(self._memories))
-        hits = [number for number in best(raw, pool) if raw[number] > 0]
-        scores[hits] = squashed(raw[hits], len(terms))
-        return scores
 
     def _boosts(self, text: str) -> np.ndarray:
         """For each memory, the strongest boost from an entity of the question, float64 [n]."""
@@ -338,11 +332,6 @@ def _proper(name: str) -> str:
     return " ".join(tokens[kept[0] : kept[-1] + 1]) if kept else ""
 
 
-def _compound(name: str) -> str:
-    """The two words unchanged; empty if one of them cannot be part of a compound."""
-    return "" if set(name.split()) & _NO_COMPOUND else name
-
-
 # Patterns in order of precedence, each with the function that cleans a match.
 _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
     # The second branch takes a line's rest without a closing quote, whose quotes would each be followed to its end.
@@ -354,7 +343,10 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
         ),
         _proper,
     ),
-    (re.compile(r"\b(?:a|an|the|my|his|her|our|their|your|its)\s([a-z-]{3,}\s[a-z-]{3,})\b"), _compound),
+    (
+        re.compile(r"\b(?:a|an|the|my|his|her|our|their|your|its)\s([a-z-]{3,}\s[a-z-]{3,})\b"),
+        lambda name: "" if set(name.split()) & _NO_COMPOUND else name,
+    ),
 )
 
 

@@ -257,13 +257,9 @@ class MemGPT(MemorySystem):
             self._recall_vectors.add(self.embedder.embed([message.text])[0])
 
     def _run(self, state: State, most: int, *, reading: bool, question: str = "") -> int:
-        """Call the model while a reply or memory pressure asks for another call, at most `most` times.
+        """Call the model while a reply or memory pressure asks for another call, at most `most` times; returns the number of calls.
 
-        Args:
-            question: the question that the run answers; empty while the history is written.
-
-        Returns:
-            The number of calls.
+        `question` is the one that the run answers; empty while the history is written.
         """
         for number in range(1, most + 1):
             self._make_room(state, reading=reading)

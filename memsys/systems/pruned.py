@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Recall, Settings, SomeOf
+from memsys.interface import MemorySystem, NodeView, Recall, Settings, SomeOf
 from memsys.llm import meter
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
@@ -239,8 +239,6 @@ def _joined(matches: Sequence[re.Match[str]], chosen: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class PrunedSettings(Settings):
-    """Settings of `Pruned`."""
-
     rate: SomeOf = 0.6
     """Share of an item's tokens to keep, in (0, 1]."""
     model: str | None = None
@@ -291,8 +289,14 @@ class Pruned(MemorySystem):
         self.inner.consolidate()
 
     def read(self, question: Question) -> Recall:
-        recall = self.inner.read(question)
-        return replace(recall, items=tuple(self._pruned(item) for item in recall.items))
+        """The other memory's recall with the texts pruned, except a time in brackets at the start of each."""
+        rate, forced, keep_digits = self.settings.rate, self.settings.forced, self.settings.keep_digits
+        recall, items = self.inner.read(question), []
+        for item in recall.items:
+            head = match[0] if (match := _TIME.match(item.text)) else ""
+            text = prune(item.text[len(head) :], rate, self.scorer, forced, keep_digits)
+            items.append(replace(item, text=head + text, kind=self.scorer.name))
+        return replace(recall, items=tuple(items))
 
     def nodes(self) -> Iterator[NodeView]:
         return self.inner.nodes()
@@ -306,14 +310,6 @@ class Pruned(MemorySystem):
 
     def close(self) -> None:
         self.inner.close()
-
-    def _pruned(self, item: Item) -> Item:
-        """The item with its text pruned, except a time in brackets at the start."""
-        head = match[0] if (match := _TIME.match(item.text)) else ""
-        text = head + prune(
-            item.text[len(head) :], self.settings.rate, self.scorer, self.settings.forced, self.settings.keep_digits
-        )
-        return replace(item, text=text, kind=self.scorer.name)
 
 
 def _built(make: Callable[..., MemorySystem], services: dict[str, Any]) -> MemorySystem:

@@ -150,7 +150,10 @@ class Raptor(RebuiltMemory):
             return Recall(())
         similarities = cosines(self._tree.vectors, self.embedder.embed([question.text], query=True)[0])
         if self.settings.retrieval == "traversal":
-            chosen = self._traversal(similarities)
+            nodes, layers, start = self._tree.nodes, self._tree.layers, self.settings.start_layer
+            first = layers[-1] if start is None else layers[min(start, len(layers) - 1)]
+            width, k, levels = self.settings.traversal_k, self.settings.k, self.settings.traversal_layers or math.inf
+            chosen = descent(similarities, first, lambda index: nodes[index].children, width, k, levels)
         else:
             chosen = best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
         items = (self._node_item(index, float(similarities[index])) for index in chosen)
@@ -250,16 +253,6 @@ class Raptor(RebuiltMemory):
                 )
             )
         return summaries
-
-    def _traversal(self, similarities: np.ndarray) -> list[int]:
-        """The nodes visited by a descent that keeps the `traversal_k` most similar nodes of each layer."""
-        nodes, layers = self._tree.nodes, self._tree.layers
-        start = (
-            len(layers) - 1 if self.settings.start_layer is None else min(self.settings.start_layer, len(layers) - 1)
-        )
-        levels = self.settings.traversal_layers or math.inf
-        width, k = self.settings.traversal_k, self.settings.k
-        return descent(similarities, layers[start], lambda index: nodes[index].children, width, k, levels)
 
     def _node_item(self, index: int, score: float) -> Item:
         node = self._tree.nodes[index]

@@ -69,10 +69,11 @@ def test_replies_are_scored_as_recorded_by_both_rules(subtests: pytest.Subtests)
             if (hits := case["official"]["include_hits"]) is not None and reply.action == "answer":
                 assert sum(official_hit(item, reply.text) for item in gold.detail["include"]) == hits
             is_utility = gold.category == gatemem.UTILITY
-            leak = None if is_utility or reply.empty else bool(gatemem.strict_leak(reply, question, gold))
-            fits = REDACTED in gold.groups and not reply.empty
+            empty = not (reply.action.strip() or reply.answer.strip())
+            leak = None if is_utility or empty else bool(gatemem.strict_leak(reply, question, gold))
+            fits = REDACTED in gold.groups and not empty
             assert case["strict"] == {
-                "utility": gatemem.strict_utility(reply, gold) if is_utility and not reply.empty else None,
+                "utility": gatemem.strict_utility(reply, gold) if is_utility and not empty else None,
                 "leak": leak,
                 "redacted_ok": gatemem.redacted_correct(reply, question, gold) if fits else None,
             }

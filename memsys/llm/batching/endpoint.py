@@ -55,10 +55,6 @@ class Status:
     answered: int
     """Number of calls that have a response; 0 where the provider does not count them."""
 
-    @property
-    def ended(self) -> bool:
-        return self.state in ENDED
-
 
 class Provider:
     """The batch API of one server.
@@ -336,8 +332,7 @@ class BatchEndpoint:
 
     def _work(self) -> None:
         try:
-            if not self.journal.others_live():  # another process may still wait for one of these replies
-                self.journal.forget_answered()
+            self.journal.forget_answered()
             if not self.settings.collect:
                 check_url(self.base_url)
                 self._provider = Provider(
@@ -435,11 +430,7 @@ class BatchEndpoint:
         return sum(len(call.body) for call in calls) // BYTES_A_TOKEN
 
     def _look_after(self, batch: Batch) -> None:
-        """Take a batch one step further: send it to the provider, or fetch its replies.
-
-        Raises:
-            EndOfRun: the provider does not know the batch, or it was cancelled there.
-        """
+        """Take a batch one step further: send it to the provider, or fetch its replies."""
         assert self._provider is not None
         try:
             if batch.at_provider is None:
@@ -456,7 +447,7 @@ class BatchEndpoint:
                 batch = self.journal.accepted(batch, status.id)
             else:
                 status = self._provider.status(batch.at_provider)
-            if status.ended:
+            if status.state in ENDED:
                 self._collect(batch, status)
         except UnknownBatch as error:
             raise EndOfRun(
@@ -465,11 +456,7 @@ class BatchEndpoint:
             ) from error
 
     def _collect(self, batch: Batch, status: Status) -> None:
-        """Keep the replies of a batch that has ended; calls without a usable reply are open again as often as calls are retried.
-
-        Raises:
-            EndOfRun: the batch was cancelled at the provider, or its files lack replies each time they are fetched.
-        """
+        """Keep the replies of a batch that has ended; calls without a usable reply are open again as often as calls are retried."""
         assert self._provider is not None
         files = [file for file in (status.output, status.errors) if file]
         came = best(reply for file in files for reply in self._provider.replies(file))

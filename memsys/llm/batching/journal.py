@@ -125,12 +125,6 @@ class Journal:
                 )
                 self._file.execute("DELETE FROM batch_calls WHERE batch IS NULL AND owner IS ?", (owner,))
 
-    def others_live(self) -> bool:
-        """Whether another process uses the batches or calls of this journal."""
-        rows = self._rows("SELECT owner FROM batches UNION SELECT owner FROM batch_calls")
-        ours = self.owner()
-        return any(owner not in (None, ours) and is_alive(self._owner_file(owner)) for (owner,) in rows)
-
     def _owner_file(self, owner: str) -> Path:
         # The name comes from the file: only letters and digits may lead to a path.
         return self.path.with_name(f"{self.path.name}.owner-{''.join(filter(str.isalnum, str(owner)))[:64]}")
@@ -247,7 +241,11 @@ class Journal:
         return len(calls)
 
     def forget_answered(self) -> None:
-        """Remove replies whose answer the cache holds."""
+        """Remove replies whose answer the cache holds, unless another process is alive, which may wait for one of them."""
+        owners = self._rows("SELECT owner FROM batches UNION SELECT owner FROM batch_calls")
+        ours = self.owner()
+        if any(owner not in (None, ours) and is_alive(self._owner_file(owner)) for (owner,) in owners):
+            return
         with self._transaction():
             self._file.execute(f"DELETE FROM batch_replies WHERE {ANSWERED}")
 

@@ -49,11 +49,6 @@ def keyed(body: Mapping[str, Any], normalisations: Sequence[Normalisation] = ())
     return kept
 
 
-def reply_key(label: str, digest: bytes, occurrence: int) -> bytes:
-    """The cache key of a reply: endpoint label, body and number of earlier equal requests."""
-    return hashlib.sha256(b"\0".join([b"gateway", label.encode(), digest, str(occurrence).encode()])).digest()
-
-
 def journal_key(label: str, client: str, place: str) -> bytes:
     """The cache key under which the outline of a client's n-th request is kept."""
     return hashlib.sha256("\0".join(["gateway journal", label, client, place]).encode()).digest()

@@ -282,11 +282,20 @@ def chat_from_response(
         if name not in (*_SAME, *_MAPPED) and (name not in _VAIN or value != _VAIN[name]):
             raise MalformedBody(f"the gateway does not serve the field {name!r} of the Responses API")
     chat: dict[str, Any] = {name: body[name] for name in _SAME if name in body}
-    chat["messages"] = [*_system(body), *_messages(body.get("input"), items)]
+    instructions = body.get("instructions", "")
+    if not isinstance(instructions, str):
+        raise MalformedBody("instructions must be a text")
+    system = [{"role": "system", "content": instructions}] if instructions else []
+    chat["messages"] = [*system, *_messages(body.get("input"), items)]
     if "max_output_tokens" in body:
         chat["max_completion_tokens"] = body["max_output_tokens"]
     text, reasoning = _object(body, "text"), _object(body, "reasoning")
-    chat |= _format(text)
+    form = _object(text, "format")
+    if form.get("type") == "json_schema":
+        schema = {name: value for name, value in form.items() if name != "type"}
+        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif form.get("type") == "json_object":
+        chat["response_format"] = {"type": "json_object"}
     if text.get("verbosity"):
         chat["verbosity"] = text["verbosity"]
     if reasoning.get("effort"):
@@ -305,21 +314,6 @@ def _object(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise MalformedBody(f"{name} must be an object, found {repr(value)[:40]}")
     return value
-
-
-def _system(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    instructions = body.get("instructions", "")
-    if not isinstance(instructions, str):
-        raise MalformedBody("instructions must be a text")
-    return [{"role": "system", "content": instructions}] if instructions else []
-
-
-def _format(text: Mapping[str, Any]) -> dict[str, Any]:
-    form = _object(text, "format")
-    if form.get("type") == "json_schema":
-        inner = {name: value for name, value in form.items() if name != "type"}
-        return {"response_format": {"type": "json_schema", "json_schema": inner}}
-    return {"response_format": {"type": "json_object"}} if form.get("type") == "json_object" else {}
 
 
 def _tools(body: Mapping[str, Any]) -> dict[str, Any]:

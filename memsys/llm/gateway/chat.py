@@ -23,7 +23,6 @@ from memsys.llm.gateway.accounts import (
     journal_key,
     keyed,
     outline,
-    reply_key,
     text_of,
 )
 from memsys.llm.gateway.bodies import LIMITS, MalformedBody, check_priced, checked, limit_of, most_tokens_in
@@ -267,7 +266,8 @@ class ChatCall:
         digest = hashlib.sha256(canonical(kept)).digest()
         purpose, declared = account.purpose_of(body)
         occurrence, place, again = account.numbered(digest, again=again)
-        key = reply_key(upstream.label, digest, occurrence)
+        named = [b"gateway", upstream.label.encode(), digest, str(occurrence).encode()]
+        key = hashlib.sha256(b"\0".join(named)).digest()
         return cls(account, account.ledger, asked, body, kept, key, place, again, purpose, declared)
 
 

@@ -418,7 +418,16 @@ class GraphRag(RebuiltMemory):
 
     def _global(self, question: Question) -> Recall:
         """The points that batches of reports give for the question, and an answer from the best of them."""
-        fields = _question_fields(question)
+        options = lettered(question.options)
+        choices = [f"({option.label}) {option.text}" for option in options]
+        date = f"(Current date: {question.time_text})" if question.time_text else ""
+        asked = "\n".join(filter(None, (question.text, *choices, question.asked_by, question.instruction, date)))
+        fields: dict[str, Any] = {
+            "question": question.text,
+            "options": options,
+            "now": question.time_text,
+            "asked": asked,
+        }
         found, unread = self._all_points(fields)
         points = first_within(sorted(found, key=lambda point: -point.score), self.reading.max_tokens, self._tokens)
         if not points:
@@ -541,13 +550,3 @@ class GraphRag(RebuiltMemory):
         return NodeView(
             item.id, tuple(parents), item.level, item.kind, item.text, vector, item.sources, first.time, last.time
         )
-
-
-def _question_fields(question: Question) -> dict[str, Any]:
-    """The fields of the prompts about a question; `asked` is all of it: text, lettered options, asker, instruction and date."""
-    options = lettered(question.options)
-    date = f"(Current date: {question.time_text})" if question.time_text else ""
-    choices = [f"({option.label}) {option.text}" for option in options]
-    lines = [question.text, *choices, question.asked_by, question.instruction, date]
-    asked = "\n".join(line for line in lines if line)
-    return {"question": question.text, "options": options, "now": question.time_text, "asked": asked}

@@ -167,11 +167,7 @@ class Released(MemorySystem):
         self._life.close()
 
     def _build(self, step: str, given: dict[str, Any]) -> dict[str, int]:
-        """Take a step and return its counts.
-
-        Raises:
-            MalformedReply: a count is not a whole number.
-        """
+        """Take a step and return its counts."""
         counts = self._life.build(step, given) or {}
         if not isinstance(counts, dict):
             raise MalformedReply(f"{step}: expected counts by name, found {str(counts)[:60]!r}")
@@ -209,11 +205,7 @@ def _stamp(dated_thing: Unit | Question) -> float | None:
 
 
 def _listed(step: str, items: Any) -> list[dict[str, Any]]:
-    """The items that a step returned; None counts as no items.
-
-    Raises:
-        MalformedReply: it returned something else, or an item has no id, no text or no finite score.
-    """
+    """The items that a step returned; None counts as no items."""
     listed = items or []
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise MalformedReply(f"{step}: expected a list of items, found {str(items)[:60]!r}")
