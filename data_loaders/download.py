@@ -14,6 +14,7 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 from urllib.parse import urlsplit
@@ -81,14 +82,14 @@ def unpack(archive: Path, into: Path, keep: str = "") -> tuple[str, ...]:
     taken: list[str] = []
     with tempfile.TemporaryDirectory(dir=into, prefix=".unpacking-") as scratch:
         try:
-            for member, size, content in _members(archive):
-                path = PurePosixPath(member)
+            for member in _members(archive):
+                path = PurePosixPath(member.name)
                 if keep and not path.match(keep):
                     continue
                 name = str(PurePosixPath(*path.parts[-depth:]))  # without `keep`, depth is 0 and the path whole
                 if name in taken:
                     raise DataError(f"{archive.name}: expected one member {name}, found two")
-                _copy_member(content, size, Path(scratch) / name, f"{archive.name}: member {member}")
+                _copy_member(member, Path(scratch) / name, archive.name)
                 taken.append(name)
         except DataError:
             raise
@@ -199,35 +200,42 @@ def _download_archive(archive: Archive, root: Path) -> None:
         (into / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
-def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Name, size and content of the files of an archive; each content can be read until the iterator moves on to the next."""
+@dataclass(frozen=True, slots=True)
+class _Member:
+    name: str
+    size: int
+    content: IO[bytes]
+
+
+def _members(archive: Path) -> Iterator[_Member]:
+    """The files of an archive; each can be read until the iterator moves on to the next."""
     budget = min(MAX_UNPACKED, MAX_RATIO * archive.stat().st_size)
     members = _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive)
-    for number, (name, size, content) in enumerate(members, 1):
-        budget -= size  # the declared size, which `_copy_member` enforces
+    for number, member in enumerate(members, 1):
+        budget -= member.size  # the declared size, which `_copy_member` enforces
         if number > MAX_MEMBERS or budget < 0:
             raise DataError(f"{archive.name}: expected a data archive, found a bomb (too many members or bytes)")
-        yield name, size, content
+        yield member
 
 
-def _tar_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+def _tar_members(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive) as tar:
         for info in tar:
             plain = (info.isfile() and not info.issparse()) or info.isdir()
             name = _safe(info.name, archive.name, regular=plain)
             content = tar.extractfile(info) if info.isfile() else None
             if content is not None:
-                yield name, info.size, content
+                yield _Member(name, info.size, content)
 
 
-def _zip_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+def _zip_members(archive: Path) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as packed:
         for info in packed.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
             name = _safe(info.filename, archive.name, regular=kind in (0, stat.S_IFREG, stat.S_IFDIR))
             if not info.is_dir():
                 with packed.open(info) as content:
-                    yield name, info.file_size, content
+                    yield _Member(name, info.file_size, content)
 
 
 def _safe(name: str, archive: str, *, regular: bool) -> str:
@@ -237,12 +245,13 @@ def _safe(name: str, archive: str, *, regular: bool) -> str:
     return name
 
 
-def _copy_member(content: IO[bytes], size: int, target: Path, member: str) -> None:
-    """Copy at most `size`, the declared one, so that a member with a false size cannot fill the disk."""
+def _copy_member(member: _Member, target: Path, archive: str) -> None:
+    """Copy at most the declared size, so that a member with a false size cannot fill the disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    left = member.size
     with target.open("wb") as out:
-        while block := content.read(BLOCK):
-            size -= len(block)
-            if size < 0:
-                raise DataError(f"{member} is larger than it declares")
+        while block := member.content.read(BLOCK):
+            left -= len(block)
+            if left < 0:
+                raise DataError(f"{archive}: member {member.name} is larger than it declares")
             out.write(block)

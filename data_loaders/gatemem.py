@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -83,6 +84,15 @@ Sessions = Literal["episode", "day"]
 _EPISODES, _CHECKPOINTS = "episodes.jsonl", "checkpoints.jsonl"
 
 
+@dataclass(frozen=True, slots=True)
+class _Episode:
+    """An episode and its questions."""
+
+    raw: Raw
+    checkpoints: Sequence[Raw]
+    domain: str
+
+
 def load(path: Path, *, sessions: Sessions = "episode") -> Sequence[Case]:
     """One case per episode of the domains that the folder holds, parsed on access; sizes are turns.
 
@@ -97,20 +107,19 @@ def load(path: Path, *, sessions: Sessions = "episode") -> Sequence[Case]:
     episodes = [episode for domain in DOMAINS if (path / domain).is_dir() for episode in _episodes(path, domain)]
     if not episodes:
         raise DataError(f"{path}: expected folders {', '.join(DOMAINS)} with {_EPISODES}, found none with an episode")
-    ids = [raw.text("episode_id") for raw, _, _ in episodes]
-    sizes = [len(raw.of(list, "turns")) for raw, _, _ in episodes]
+    ids = [each.raw.text("episode_id") for each in episodes]
+    sizes = [len(each.raw.of(list, "turns")) for each in episodes]
     return LazyCases(
-        ids, sizes, lambda index: _case(*episodes[index], sessions), f"{path.name}: {_EPISODES}: episode_id"
+        ids, sizes, lambda index: _case(episodes[index], sessions), f"{path.name}: {_EPISODES}: episode_id"
     )
 
 
-def _episodes(path: Path, domain: str) -> Iterator[tuple[Raw, Sequence[Raw], str]]:
-    """The episodes of a domain, each with its questions and the domain."""
+def _episodes(path: Path, domain: str) -> Iterator[_Episode]:
     asked: dict[str, list[Raw]] = {}
     for record in _lines(path / domain / _CHECKPOINTS, domain):
         asked.setdefault(record.text("episode_id"), []).append(record)
     for record in _lines(path / domain / _EPISODES, domain):
-        yield record, asked.pop(record.text("episode_id"), ()), domain
+        yield _Episode(record, asked.pop(record.text("episode_id"), ()), domain)
     for name, records in asked.items():
         raise DataError(f"{records[0].where}.episode_id: expected an episode of {_EPISODES}, found {name!r}")
 
@@ -119,7 +128,8 @@ def _lines(file: Path, domain: str) -> list[Raw]:
     return [Raw(line.value, f"{domain}/{line.where}") for line in read_lines(file)]
 
 
-def _case(raw: Raw, checkpoints: Sequence[Raw], domain: str, sessions: Sessions) -> Case:
+def _case(episode: _Episode, sessions: Sessions) -> Case:
+    raw = episode.raw
     name, entities = raw.text("episode_id"), raw.at("entities")
     principals = entities.each("principals")
     check_unique((record.text("principal_id") for record in principals), f"{entities.where}.principals")
@@ -127,7 +137,7 @@ def _case(raw: Raw, checkpoints: Sequence[Raw], domain: str, sessions: Sessions)
     notes: list[str] = []
     turns = tuple(_turns(raw, people))
     relations = _relations(entities, notes)
-    asked = [_question(each, domain, turns, people, relations, notes) for each in checkpoints]
+    asked = [_question(each, episode.domain, turns, people, relations, notes) for each in episode.checkpoints]
     order = {turn.id: place for place, (turn, _) in enumerate(turns)}
     asked.sort(key=lambda pair: order[str(pair[0].after)])
     check_unique((question.id for question, _ in asked), f"{raw.where}: checkpoints")

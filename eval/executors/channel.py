@@ -93,14 +93,19 @@ class CallClient:
         future.set_result(reply)
 
 
-post: CallClient | None = None
-"""The channel to the driver for all stand-ins of this process."""
+_post: CallClient | None = None
+
+
+def open_post(post: CallClient) -> None:
+    """Use this channel to the driver for all stand-ins of this process."""
+    global _post
+    _post = post
 
 
 def _ask(service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
-    if post is None:
+    if _post is None:
         raise EndOfRun("this process has no connection to the process that owns the models")
-    return post.ask(service, payload)
+    return _post.ask(service, payload)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case
-from eval.executors import channel
 from eval.executors.case_files import Files, collected, placed
-from eval.executors.channel import CallClient, Reply, sendable
+from eval.executors.channel import CallClient, Reply, open_post, sendable
 from eval.files.provenance import PACKAGES, versions
 from eval.running.case import run_case
 from eval.running.cells import CellQueue, OpenCell
@@ -154,8 +153,9 @@ class Cells:
         self._questions, self._saving = UrgentPool(64, "question"), UrgentPool(1, "answer")
         self._cells = ThreadPoolExecutor(slots, "cell")
         self._templates: dict[int, Run] = {}
-        channel.post = self._letters = CallClient(send)
+        self._letters = CallClient(send)
         self._steps = StepBuffer(send)
+        open_post(self._letters)
 
     def take(self, message: Template | Reply | Order) -> None:
         """Handle a message of the driver."""

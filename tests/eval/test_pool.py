@@ -155,7 +155,7 @@ def test_fetching_a_vector_is_such_a_wait(tmp_path: Path) -> None:
 
 def test_a_vector_from_the_driver_is_such_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     reply: Future[channel.Reply] = Future()
-    monkeypatch.setattr(channel, "post", SimpleNamespace(ask=lambda service, payload: reply))
+    monkeypatch.setattr(channel, "_post", SimpleNamespace(ask=lambda service, payload: reply))
     vectors = channel.Vectors(np.ones((1, 2), dtype=np.float32), 1, 1, 0.0)
     pool = UrgentPool(8, "test", computing=1)  # no `with`: where a test fails, its threads wait for ever
     asked = pool.submit(1, channel.RemoteEmbedder(0).embed, ["a"])
