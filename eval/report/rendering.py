@@ -100,6 +100,18 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     return " · ".join(parts)
 
 
+def about_mean(cell: Cell) -> str:
+    """Sentences about a mean without a table: what it weighs equally, unless questions, and the questions that it lacks, unless none."""
+    counts, unit = cell.counts(), cell.column.aggregate
+    parts = (
+        [] if unit == "question" else [f"Means are those of tables: of {unit} means, each of which weighs the same."]
+    )
+    if counts.scored < counts.questions:
+        lacking = f"{counts.unscored} unscored, {counts.errored} errored, {counts.not_reached} not reached"
+        parts.append(f"Scored: {counts.scored} of {counted(counts.questions, 'question')}; {lacking}.")
+    return " ".join([*parts, *(f"{draws}." for draws in [cell.unscored_draws()] if draws)])
+
+
 def markdown(table: Table) -> str:
     """The whole table in Markdown."""
     header = ["Memory", *(column.heading for column in table.columns)]

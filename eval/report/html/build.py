@@ -362,4 +362,6 @@ def waterfalls(own: ReadSet, every: Sequence[Scorer], missing: list[str]) -> Ite
             continue
         if losses:
             source = " and ".join(f"runs/{each.key}/scores/{scorer.stem}.jsonl" for each in (run, evidence))
-            yield _Fall(f"{run.folder.name}-{scorer.stem}", run.title, scorer.title, waterfall(losses), source)
+            yield _Fall(
+                f"{run.folder.name}-{scorer.stem}", run.title, scorer.title, waterfall(losses, scorer.aggregate), source
+            )
