@@ -173,7 +173,7 @@ def _write_set(
     shards: Shards, found: RunSet, own: ReadSet, number: int, first: int, sources: Sources, trees: int
 ) -> _SetPages:
     """Write the data files of a set, from its number and that of its first run in the report; `trees` as in `Wanted`."""
-    every = scorers(own.runs, sources.tables)
+    every = scorers(own, sources.tables)
     blocks, answered = write_set(shards, number, own, every)
     judges = [each.stem for each in every if each.is_judge]
     runs = []
