@@ -100,16 +100,20 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     return " · ".join(parts)
 
 
+def about_scored(cell: Cell) -> str:
+    """The questions, and the answers or verdicts of several, that a mean lacks, as sentences; empty if none."""
+    counts = cell.counts()
+    lacking = f"{counts.unscored} unscored, {counts.errored} errored, {counts.not_reached} not reached"
+    scored = f"Scored: {counts.scored} of {counted(counts.questions, 'question')}; {lacking}."
+    draws = cell.unscored_draws()
+    return " ".join([scored] * (counts.scored < counts.questions) + [f"{draws}."] * bool(draws))
+
+
 def about_mean(cell: Cell) -> str:
-    """Sentences about a mean without a table: what it weighs equally, unless questions, and the questions that it lacks, unless none."""
-    counts, unit = cell.counts(), cell.column.aggregate
-    parts = (
-        [] if unit == "question" else [f"Means are those of tables: of {unit} means, each of which weighs the same."]
-    )
-    if counts.scored < counts.questions:
-        lacking = f"{counts.unscored} unscored, {counts.errored} errored, {counts.not_reached} not reached"
-        parts.append(f"Scored: {counts.scored} of {counted(counts.questions, 'question')}; {lacking}.")
-    return " ".join([*parts, *(f"{draws}." for draws in [cell.unscored_draws()] if draws)])
+    """What a mean without a table weighs equally, unless questions, and what it lacks (`about_scored`)."""
+    unit = cell.column.aggregate
+    weighs = f"Means are those of tables: of {unit} means, each of which weighs the same." if unit != "question" else ""
+    return " ".join(filter(None, (weighs, about_scored(cell))))
 
 
 def markdown(table: Table) -> str:

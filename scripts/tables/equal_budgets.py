@@ -51,7 +51,7 @@ NOTES = (
     f"Every row is read at each budget from one build; the last text is cut to fit. {SHORT}: shows over 2 % fewer tokens than the budget "
     "(open marks), and is no equal of the others there.",
     "Bands: simultaneous 95 % over the budgets, by history (Bonferroni). At equal score, [break-even] and [tokens] are 95 % intervals. "
-    "Area: mean height on the logarithmic axis.",
+    "Area: mean height on the logarithmic axis. n: questions with a score at every budget.",
 )
 
 
