@@ -24,16 +24,26 @@ from eval.files.imported import THEIRS
 from eval.files.run_folder import JUDGE, RunFolder, metric_of
 from eval.files.store import RunError, replace_file
 from eval.judging.agreement import RIGHT, Agreement, Verdicts, agreement
-from eval.judging.judge_card import UNSAID, Card, Correction, KindErrors, ProbeVerdicts, card, clusters_of, write_card
+from eval.judging.judge_card import (
+    UNSAID,
+    Card,
+    Corrected,
+    Correction,
+    KindErrors,
+    ProbeVerdicts,
+    card,
+    clusters_of,
+    write_card,
+)
 from eval.judging.judge_probes import Probe, probes, spread, verdicts, why_not
 from eval.judging.score import Judging
-from eval.judging.score_files import mean_values, read_scores
-from eval.report.cell import Asked, Cell, Column, outcomes, refusals
+from eval.judging.score_files import mean_values
+from eval.report.cell import Asked, Cell, Column, outcomes
 from eval.report.counted import counted
 from eval.report.ratings import FEWEST, prediction_powered, rated_sample, ratings_of
 from eval.report.rendering import about_mean, grid, span
 from eval.report.tables import corrected_text, shown_share
-from eval.statistics.stats import ENOUGH_CLUSTERS, weights
+from eval.statistics.stats import ENOUGH_CLUSTERS
 from scripts.assembly.steps import card_file
 from scripts.lab.lab import Lab
 from scripts.setup.arguments import verb_parser, whole
@@ -199,21 +209,17 @@ def run_lines(run: Path, grading: Judging, result: Card, column: Column, ratings
     values = mean_values(file)
     if not values:
         raise RunError(f"{file} holds no verdict")
-    known = {question.key: question for question in column.questions}
-    scored = [known.get(key, Asked(*key, "", key[0], answerable=True, evidence=False)) for key in values]
-    histories = {question.key: question.cluster for question in (*column.questions, *scored)}
-    observed = column.estimate(scored, list(values.values()))
-    every = (line["value"] for lines in read_scores(file).values() for line in lines if line["value"] is not None)
-    refused = refusals([file], column.questions)
-    weighed = zip(values.items(), weights(column.groups(scored)), strict=True)
-    given_up = [(value, float(weight)) for (key, value), weight in weighed if key in refused]
-    own = [value for value, _ in given_up], [weight for _, weight in given_up]
-    fixed = Correction(result, "").of(observed, every, *own)
-    after = f"not corrected: {fixed}" if isinstance(fixed, str) else corrected_text(fixed)
+    reached, known = outcomes([run], column.questions), {question.key for question in column.questions}
+    asked = [each for each in column.questions if each.key in reached or each.key in values]
+    asked += [Asked(*key, "", key[0], answerable=True, evidence=False) for key in values if key not in known]
+    own = replace(column, questions=tuple(asked))
+    cell = Cell(own, reached, (file,), correction=Correction(result, ""))
+    observed, fixed = cell.estimate(), cell.corrected()
+    assert observed is not None, "there are verdicts"
+    after = f"not corrected: {fixed}" if not isinstance(fixed, Corrected) else corrected_text(fixed)
     lines = [f"{run.name}: {observed.mean:.3f} of {counted(observed.n, 'answer')} accepted; {after}"]
-    reached = outcomes([run], column.questions)
-    answered = replace(column, questions=tuple(each for each in column.questions if each.key in reached))
-    lines += filter(None, [about_mean(Cell(answered, reached, (file,)))])
+    lines += filter(None, [about_mean(cell)])
+    histories = {question.key: question.cluster for question in asked}
     rated = None if ratings is None else ratings_of(ratings, run, file)
     if rated is not None:
         alike = "" if column.aggregate == "question" else "; each answer weighs the same here"
