@@ -13,7 +13,17 @@ import numpy as np
 
 from eval.files.fields import PER_QUESTION
 from eval.files.imported import NOT_RECORDED, recorded
-from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, RunRecord, metric_of
+from eval.files.records import BUILD_FAILED
+from eval.files.run_folder import (
+    COMPLETE,
+    COSTS,
+    EFFORTS,
+    PREDICTIONS,
+    RunFolder,
+    RunRecord,
+    metric_of,
+    read_predictions,
+)
 from eval.files.store import AGAIN, RunError, read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
@@ -296,6 +306,16 @@ def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
     """The effort lines of a run, case by case."""
     for path in RunFolder(run_folder).written(EFFORTS):
         yield from read_lines(path, fields=NEEDED)
+
+
+def built(run_folder: Path) -> frozenset[str]:
+    """Ids of the cases with a whole build: they are complete, and no question is left over from a build that failed."""
+    whole = set()
+    for case in RunFolder(run_folder).complete():
+        answers = read_predictions(case).values()
+        if not any(each.outcome == "error" and each.error.startswith(BUILD_FAILED) for each in answers):
+            whole.add(str(read_record(case / COMPLETE)["case_id"]))
+    return frozenset(whole)
 
 
 class Usage(NamedTuple):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.costs import efforts
+from eval.analysis.costs import BUILD, efforts
 from eval.files.run_folder import NODES, RunFolder, history_of, read_items, read_predictions
 from eval.files.store import read_lines
 from eval.statistics.stats import Difference, Estimate, difference, estimate
@@ -52,7 +52,7 @@ class Fidelity:
     per_question: tuple[Compared, ...]
     overlaps: tuple[Overlap, ...]
     purposes: tuple[Mapping[str, float], Mapping[str, float]]
-    """Calls per unit by purpose."""
+    """Calls of the build per unit by purpose, consolidations included."""
     notes: tuple[Mapping[str, int], Mapping[str, int]]
     """Events of the builds: misfits, fallbacks, stored texts."""
 
@@ -67,12 +67,12 @@ def compared(first: Path, second: Path, k: int) -> Fidelity:
         ValueError: the two have no unit or no question in common.
     """
     runs = (_read(first), _read(second))
-    units = [place for place in runs[0].writes if place in runs[1].writes]
+    units = [place for place in runs[0].per_unit if place in runs[1].per_unit]
     questions = [place for place in runs[0].recalls if place in runs[1].recalls]
     if not units or not questions:
         why = "another unit rule, another cut, or an unfinished run"
         raise ValueError(f"the runs have no unit or no question in common: {why}")
-    calls = [{purpose: n / len(run.writes) for purpose, n in _summed(run, "calls").items()} for run in runs]
+    calls = [{purpose: n / len(run.per_unit) for purpose, n in _summed(run, "calls").items()} for run in runs]
     return Fidelity(
         tuple(_gaps(units, runs[0].histories, *(run.per_unit for run in runs))),
         tuple(_gaps(questions, runs[0].histories, *(run.per_question for run in runs))),
@@ -84,8 +84,8 @@ def compared(first: Path, second: Path, k: int) -> Fidelity:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    writes: Mapping[Place, Mapping[str, Any]]
-    """Effort of each write."""
+    building: Sequence[Mapping[str, Any]]
+    """Effort of each write and each consolidation."""
     per_unit: Mapping[Place, Mapping[str, float]]
     """Measures of each write, by name."""
     recalls: Mapping[Place, Mapping[str, Any]]
@@ -99,14 +99,15 @@ class _Run:
 
 
 def _read(folder: Path) -> _Run:
-    writes: dict[Place, Mapping[str, Any]] = {}
+    building: list[Mapping[str, Any]] = []
     per_unit: dict[Place, Mapping[str, float]] = {}
     reads: dict[Place, Mapping[str, Any]] = {}
     held: Counter[str] = Counter()
     for line in efforts(folder):
         place = line["case_id"], line["subject"]
+        if line["phase"] in BUILD:
+            building.append(line)
         if line["phase"] == "write":
-            writes[place] = line
             per_unit[place] = {
                 "model calls": float(sum(line["calls"].values())),
                 "tokens in": float(line["tokens_in"]),
@@ -114,7 +115,7 @@ def _read(folder: Path) -> _Run:
                 "embedding requests": float(line["embedding_calls"]),
                 "embedding tokens": float(line["embedding_tokens"]),
                 "entries more": float(line["held"] - held[place[0]]),
-                "own CPU s": float(line["own_cpu_seconds"]),
+                "own CPU ms": 1000 * float(line["own_cpu_seconds"]),
             }
             held[place[0]] = line["held"]
         elif line["phase"] == "read":
@@ -137,7 +138,7 @@ def _read(folder: Path) -> _Run:
             }
             if (case / NODES).is_file() and prediction.case_id not in nodes:
                 nodes[prediction.case_id] = [node for node in read_lines(case / NODES) if node["kind"] != "entity"]
-    return _Run(writes, per_unit, recalls, per_question, nodes, histories)
+    return _Run(building, per_unit, recalls, per_question, nodes, histories)
 
 
 def _gaps(
@@ -209,8 +210,8 @@ def _jaccard(first: frozenset[str] | set[str], second: frozenset[str] | set[str]
 
 
 def _summed(run: _Run, name: str) -> dict[str, int]:
-    """The counts of a field of all writes, added up."""
+    """The counts of a field over the whole build, added up."""
     total: Counter[str] = Counter()
-    for line in run.writes.values():
+    for line in run.building:
         total.update(line[name])
     return dict(sorted(total.items()))

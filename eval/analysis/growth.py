@@ -32,6 +32,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
@@ -300,7 +301,8 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> Exponent | None
 
     The interval assumes that deviations from the line are independent and of equal variance on the log scale. It says how well a power law
     fits the measured sizes, and nothing about larger ones. Totals that contain those of smaller sizes do not fulfil this, and neither do
-    means over questions that sizes share (`SHARING`): for these it covers .60 to .79 and .34 to .97 (simulated), and is not printed.
+    means over questions that sizes share (`SHARING`), or over writes that windows share: for these it covers .60 to .79, .34 to .97 and
+    .74 (simulated), and is not printed.
     """
     if len(set(sizes)) < 2 or min(*sizes, *values) <= 0:
         return None
@@ -520,6 +522,7 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
     rows: list[list[object]] = [[*head, *COUNTS]]
     measured: dict[str, list[tuple[int, tuple[float | None, ...]]]] = {}
     at = {holding.n: place for place, holding in enumerate(holdings)}
+    overlap = any(later.n - len(later.writes) < earlier.n for earlier, later in pairwise(costs))
     for cost, kind, values in _lines(costs):
         place = at[cost.n]
         holding, before = holdings[place], holdings[place - 1] if place else None
@@ -533,7 +536,9 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
     for kind, series in measured.items():
         fits = [_fitted(series, column) for column in range(len(FIELDS) + len(HELD))]
         powers = [None if fit is None else fit.value for fit in fits]
-        spans = [None if fit is None or kind in SHARING else fit.interval for fit in fits]
+        shared = len(fits) if kind in SHARING else len(FIELDS) if kind == "one_more" and overlap else 0
+        spans = [None if fit is None else fit.interval for fit in fits]
+        spans[:shared] = [None] * shared
         rows.append([*start, "", "", f"{kind}_exponent", *map(_printed, powers), *_ends(spans), *[""] * len(COUNTS)])
     return csv_text(rows)
 

@@ -295,24 +295,25 @@ class Waterfall:
     """Steps that some question lost points in, in the order of `STEPS`."""
 
 
-def waterfall(losses: Sequence[Loss]) -> Waterfall:
+def waterfall(losses: Sequence[Loss], aggregate: str = "question") -> Waterfall:
     """The mean loss of each step over the same questions.
+
+    Args:
+        aggregate: the unit that the means weigh equally, as in tables (`eval.report.cell.Column`).
 
     Raises:
         ValueError: there are no questions.
     """
     histories = [loss.history for loss in losses]
+    groups = {"case": histories, "category": [loss.category for loss in losses]}.get(aggregate)
     steps = {}
     for step in STEPS:
         values = [loss.steps.get(step, 0.0) for loss in losses]
-        if any(values):
-            steps[step] = (estimate if step in SHARES else _compared)(values, histories)
-    return Waterfall(estimate([loss.score for loss in losses], histories), steps)
-
-
-def _compared(gaps: Sequence[float], histories: Sequence[str]) -> Estimate:
-    """The mean of paired differences with the intervals of one: those of a share would leave out 0 where no answer gained."""
-    return differences(np.array([gaps]), Grouping.of(histories), np.array([True]))[0]
+        if any(values) and step in SHARES:
+            steps[step] = estimate(values, histories, groups=groups)
+        elif any(values):  # the intervals of a share would leave out 0 where no answer gained
+            steps[step] = differences(np.array([values]), Grouping.of(histories, groups), np.array([True]))[0]
+    return Waterfall(estimate([loss.score for loss in losses], histories, groups=groups), steps)
 
 
 # --- of a finished run, from its files --------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from eval.executors.case_files import collected, commit
 from eval.executors.channel import Ask, ServiceHost, runs_anywhere
 from eval.executors.worker import Done, Order, Ready, Steps, Template, is_asked
-from eval.files.records import Prediction
+from eval.files.records import BUILD_FAILED, Prediction
 from eval.files.run_folder import RunRecord, read_predictions
 from eval.files.store import RunError
 from eval.running.case import answered_case, fail_case, report_kept
@@ -316,7 +316,7 @@ class _Driver:
             if job.deaths < self._transport.tries:
                 self._jobs.waiting.append(job)
             else:
-                why = f"build: its worker process {died.how}, {job.deaths} times"
+                why = f"{BUILD_FAILED}its worker process {died.how}, {job.deaths} times"
                 fail_case(job.cell.runs, job.cell.case(), why, self._on_progress)
 
     def _check_starts(self, died: Died) -> None:

@@ -9,6 +9,9 @@ from typing import Any, Literal
 Outcome = Literal["answered", "recalled", "error", "aborted"]
 """`recalled`: the memory was read, and the reader is not asked, because only the recall counts (`Gold.supports`)."""
 
+BUILD_FAILED = "build: "
+"""Beginning of the error of a question that was not asked because the build failed before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:

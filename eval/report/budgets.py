@@ -53,7 +53,7 @@ def scores_text(panel: Panel) -> str:
     if not panel.rows:
         return f"## {panel.title}\n\nno row has scores\n"
     budgets = [f"{place.budget:,} tokens" for place in panel.rows[0].curve.places]
-    header = ["memory", *budgets, "area", f"− {panel.reference}"]
+    header = ["memory", *budgets, "area", f"− {panel.reference}", "n"]
     rows = []
     for row in panel.rows:
         drawn = row.curve
@@ -61,10 +61,10 @@ def scores_text(panel: Panel) -> str:
         for mean, interval, at in zip(drawn.means, drawn.band or [None] * len(drawn.places), drawn.places, strict=True):
             few = f" · {SHORT}: {at.mean_tokens:,.0f} tokens, {at.filled:.0%} of the questions fill it"
             cells.append(f"{mean:.3f} {span(interval)}{few * at.short}")
-        rows.append([row.title, *cells, *_area_texts(row, panel.base)])
+        rows.append([row.title, *cells, *_area_texts(row, panel.base), str(len(drawn.questions))])
     if panel.whole is not None:
         whole = f"{panel.whole.mean:.3f} {span(preferred_interval(panel.whole))} · {panel.whole_tokens:,.0f} tokens"
-        rows.append(["the whole history", whole, *[""] * (len(header) - 2)])
+        rows.append(["the whole history", whole, *[""] * (len(header) - 3), str(panel.whole.n)])
     return "\n".join([f"## {panel.title}", "", grid(header, rows), ""])
 
 

@@ -4,8 +4,8 @@
 - *without known errors*: the mean over the questions that the layer does not name.
 - *corrected*: the mean over all questions, those of the layer scored again with the layer's gold answers; only where a score needs no
   model, and only over questions for which the layer has an answer.
-- *ceiling*: the share of questions with a correct gold answer. It is the score of a perfect memory on the released data, because such a
-  memory disagrees with wrong gold answers. A score above it contains points for agreeing with errors.
+- *ceiling*: the share of questions with a correct gold answer, weighted as the mean. It is the score of a perfect memory on the released
+  data, because such a memory disagrees with wrong gold answers. A score above it contains points for agreeing with errors.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from data_loaders.schema import Case, DataError
 from eval.analysis.losses import FINE
-from eval.report.cell import Asked
-from eval.statistics.stats import Estimate, estimate
+from eval.report.cell import Asked, Column
+from eval.statistics.stats import Estimate
 
 Key = tuple[str, str]
 COLUMNS = ("case", "question", "gold")
@@ -91,27 +91,26 @@ class Overlaid:
         return self.faulty > 0 and self.released.mean > self.ceiling
 
 
-def overlaid(
-    scores: Mapping[Key, float], again: Mapping[Key, float], questions: Sequence[Asked], layer: Layer
-) -> list[Overlaid]:
-    """Apply the layer to all scored questions, then to each category that has one.
+def overlaid(scores: Mapping[Key, float], again: Mapping[Key, float], column: Column, layer: Layer) -> list[Overlaid]:
+    """Apply the layer to all scored questions, then to each category that has one; all means have the column's weights.
 
     Args:
         again: scores of the layer's questions with the layer's answers; empty where they need a model.
     """
-    scored = [question for question in questions if question.key in scores]
+    scored = [question for question in column.questions if question.key in scores]
     names = list(dict.fromkeys(question.category for question in scored))
     groups = {"all": scored, **{name: [each for each in scored if each.category == name] for name in names if name}}
     results = []
     for name, group in groups.items() if scored else ():
         sound = [question for question in group if question.key not in layer.gold]
         fixed = [question for question in group if question.key not in layer.gold or question.key in again]
-        alone = _mean(sound, scores) if sound else None
-        mended = _mean(fixed, {**scores, **again}) if len(fixed) > len(sound) else None
-        means = _mean(group, scores), alone, mended
-        results.append(Overlaid(name, len(group) - len(sound), *means, len(sound) / len(group)))
+        alone = _mean(column, sound, scores) if sound else None
+        mended = _mean(column, fixed, {**scores, **again}) if len(fixed) > len(sound) else None
+        means = _mean(column, group, scores), alone, mended
+        ceiling = _mean(column, group, {each.key: float(each.key not in layer.gold) for each in group}).mean
+        results.append(Overlaid(name, len(group) - len(sound), *means, ceiling))
     return results
 
 
-def _mean(questions: Sequence[Asked], scores: Mapping[Key, float]) -> Estimate:
-    return estimate([scores[question.key] for question in questions], [question.cluster for question in questions])
+def _mean(column: Column, questions: Sequence[Asked], scores: Mapping[Key, float]) -> Estimate:
+    return column.estimate(questions, [scores[question.key] for question in questions])

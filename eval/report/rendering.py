@@ -100,6 +100,22 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     return " · ".join(parts)
 
 
+def about_scored(cell: Cell) -> str:
+    """The questions, and the answers or verdicts of several, that a mean lacks, as sentences; empty if none."""
+    counts = cell.counts()
+    lacking = f"{counts.unscored} unscored, {counts.errored} errored, {counts.not_reached} not reached"
+    scored = f"Scored: {counts.scored} of {counted(counts.questions, 'question')}; {lacking}."
+    draws = cell.unscored_draws()
+    return " ".join([scored] * (counts.scored < counts.questions) + [f"{draws}."] * bool(draws))
+
+
+def about_mean(cell: Cell) -> str:
+    """What a mean without a table weighs equally, unless questions, and what it lacks (`about_scored`)."""
+    unit = cell.column.aggregate
+    weighs = f"Means are those of tables: of {unit} means, each of which weighs the same." if unit != "question" else ""
+    return " ".join(filter(None, (weighs, about_scored(cell))))
+
+
 def markdown(table: Table) -> str:
     """The whole table in Markdown."""
     header = ["Memory", *(column.heading for column in table.columns)]

@@ -15,7 +15,7 @@ import numpy as np
 from data_loaders.raw import LazyCases
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
-from eval.files.records import Prediction
+from eval.files.records import BUILD_FAILED, Prediction
 from eval.files.run_folder import NODES, PREDICTIONS, VECTORS, is_complete, read_predictions
 from eval.files.store import AGAIN, RunError
 from eval.running.case_log import NOTHING, CaseLog, metered_step
@@ -255,7 +255,7 @@ class CaseRun:
             log.trouble(error)
             for question in self.unasked:
                 if question.id in log.left:
-                    why = f"build: {described(error)}"
+                    why = f"{BUILD_FAILED}{described(error)}"
                     log.predicted(Prediction(log.case_id, question.id, "", *NOTHING, "error", why))
 
 

@@ -278,7 +278,7 @@ def sampled(design: Design) -> bool:
 
 
 def detects(parts: Components, design: Design) -> float:
-    """The difference that a design detects with 80 % power; infinite where its error is unknown."""
+    """The difference that a design detects with 80 % power; infinite where its error is unknown, as of scores that are all alike."""
     return _detected(sum(contributions(parts, design).values()), design, parts.evenness)
 
 
@@ -287,9 +287,7 @@ def _detected(variance: float, design: Design, evenness: float) -> float:
     if sampled(design):  # as of the test by case
         freedom = max(1.0, design.histories * evenness - 1)
     error = variance**0.5
-    if freedom <= 0:
-        return float("inf")
-    return error * _per_error(freedom) if error else 0.0
+    return error * _per_error(freedom) if error and freedom > 0 else float("inf")
 
 
 @cache

@@ -182,11 +182,13 @@ def write_report(
     """
     from eval.report.html.build import Wanted, build
     from eval.report.html.sources import read_sources
+    from scripts.setup.options import load_option
 
     if not results.is_dir():
         raise RunError(f"no folder {results}; name the results folder, such as: python -m scripts report results")
     wanted = wanted or Wanted(private=(*roots, os.environ.get("MEMSYS_DATA")))
-    sources = read_sources(results, partial(_cases_of, roots=roots), tables)
+    cases_of = partial(_cases_of, roots=roots)
+    sources = read_sources(results, cases_of, tables, lambda name: str(load_option("dataset", name)["aggregate"][0]))
     return build(sources, out or results / "report", wanted, lambda step: print(step, file=sys.stderr, flush=True))
 
 

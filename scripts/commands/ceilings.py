@@ -20,10 +20,10 @@ from data_loaders.schema import Case
 from eval.files.run_folder import RunFolder, read_predictions
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import mean_values, only_score_file
-from eval.report.cell import ABOVE_CEILING
+from eval.report.cell import ABOVE_CEILING, Cell, Column
 from eval.report.counted import counted
 from eval.report.errata import Key, Layer, Overlaid, overlaid
-from eval.report.rendering import by_case, estimated, grid, number, span
+from eval.report.rendering import about_mean, by_case, estimated, grid, number, span
 from scripts.assembly.datasets import AUDITED, layer_of
 from scripts.assembly.run_folders import data_of
 from scripts.assembly.steps import metrics
@@ -47,13 +47,17 @@ def main(arguments: Sequence[str]) -> int:
     records = {folder: RunFolder(folder).record() for folder in options.runs}
     layer = layer_of(options.errata, options.data)
     rows: list[list[str]] = []
+    notes: list[str] = []
     for folder, record in records.items():
         dataset = data_of(record, options.data)
         questions = dataset.questions
         if not any(question.key in layer.gold for question in questions):
             raise RunError(f"{folder}: the errata {layer.name} name none of its {counted(len(questions), 'question')}")
-        scores = mean_values(only_score_file(folder, options.scores))
-        groups = overlaid(scores, _again(folder, dataset.cases, options.scores, layer), questions, layer)
+        file = only_score_file(folder, options.scores)
+        cell = Cell.of(Column.of(dataset.config, options.scores, questions), [file])
+        again = _again(folder, dataset.cases, options.scores, layer)
+        groups = overlaid(mean_values(file), again, cell.column, layer)
+        notes += [f"{record.name}: {note}" for note in [about_mean(cell)] if note]
         rows += [[record.name if place == 0 else "", *cells(group)] for place, group in enumerate(groups)]
         title = f"{record.name} on {record.dataset['name']}, {options.scores}, errata {layer.name}"
         name = f"{folder.name}-{safe_name(options.scores)}-{safe_name(layer.name)}.json"
@@ -63,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     if any(record.stand_ins for record in records.values()):
         print("STAND-IN: engines without a model; these numbers test the machinery.\n")
     means = ["as released", "without known errors", "corrected", "ceiling"]
-    print(grid(["memory", "questions", "n", "wrong gold", *means, ""], rows))
+    print("\n\n".join([grid(["memory", "questions", "n", "wrong gold", *means, ""], rows), *notes]))
     return 0
 
 

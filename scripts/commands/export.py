@@ -97,10 +97,12 @@ def _result(run: FinishedRun, score: ScoreFile) -> dict[str, Any]:
     if ours.by_question is not None:
         interval = {"lower": ours.by_question.low, "upper": ours.by_question.high, "confidence_level": 0.95}
         uncertainty["confidence_interval"] = {**interval, "method": "by question"}
-    outcome = {
+    outcome: dict[str, Any] = {
         name: getattr(counts, name)
         for name in ("questions", "scored", "unscored", "errored", "not_reached", "cut", "empty")
     }
+    if draws := score.cell.unscored_draws():
+        outcome["missing"] = draws
     by_case = {} if ours.by_case is None else {"by_case_low": ours.by_case.low, "by_case_high": ours.by_case.high}
     return {
         "evaluation_result_id": score.id,

@@ -15,7 +15,7 @@ about the kinds of errors (`eval.report.ratings`). Settings such as `models.judg
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -24,16 +24,26 @@ from eval.files.imported import THEIRS
 from eval.files.run_folder import JUDGE, RunFolder, metric_of
 from eval.files.store import RunError, replace_file
 from eval.judging.agreement import RIGHT, Agreement, Verdicts, agreement
-from eval.judging.judge_card import UNSAID, Card, Correction, KindErrors, ProbeVerdicts, card, clusters_of, write_card
+from eval.judging.judge_card import (
+    UNSAID,
+    Card,
+    Corrected,
+    Correction,
+    KindErrors,
+    ProbeVerdicts,
+    card,
+    clusters_of,
+    write_card,
+)
 from eval.judging.judge_probes import Probe, probes, spread, verdicts, why_not
 from eval.judging.score import Judging
-from eval.judging.score_files import mean_values, read_scores
-from eval.report.cell import Asked, refusals
+from eval.judging.score_files import mean_values
+from eval.report.cell import Asked, Cell, Column, outcomes
 from eval.report.counted import counted
 from eval.report.ratings import FEWEST, prediction_powered, rated_sample, ratings_of
-from eval.report.rendering import grid, span
+from eval.report.rendering import about_mean, grid, span
 from eval.report.tables import corrected_text, shown_share
-from eval.statistics.stats import ENOUGH_CLUSTERS, estimate
+from eval.statistics.stats import ENOUGH_CLUSTERS
 from scripts.assembly.steps import card_file
 from scripts.lab.lab import Lab
 from scripts.setup.arguments import verb_parser, whole
@@ -79,7 +89,8 @@ def main(arguments: Sequence[str]) -> int:
     replace_file(file.with_suffix(".md"), "\n".join(lines) + "\n")
     print("\n".join(lines))
     if options.run is not None:
-        print("\n" + "\n".join(run_lines(options.run, grading, result, data.questions, options.ratings)))
+        column = Column.of(data.config, grading.judge.title, data.questions)
+        print("\n" + "\n".join(run_lines(options.run, grading, result, column, options.ratings)))
     print(f"\nwritten: {file} and .md; tables with judge.corrected=true use it")
     return 0
 
@@ -184,7 +195,7 @@ def _band(asked: Sequence[ByPrompt], clusters: Mapping[int, str]) -> Iterator[st
 # --- a run -----------------------------------------------------------------------------------------------------------------
 
 
-def run_lines(run: Path, grading: Judging, result: Card, questions: Sequence[Asked], ratings: Path | None) -> list[str]:
+def run_lines(run: Path, grading: Judging, result: Card, column: Column, ratings: Path | None) -> list[str]:
     """The raw and the corrected score of a run by this judge, and the judge's agreement with every other grader of the run.
 
     Raises:
@@ -198,16 +209,21 @@ def run_lines(run: Path, grading: Judging, result: Card, questions: Sequence[Ask
     values = mean_values(file)
     if not values:
         raise RunError(f"{file} holds no verdict")
-    histories = {question.key: question.cluster for question in questions}
-    observed = estimate(list(values.values()), [histories.get(key, key[0]) for key in values])
-    every = (line["value"] for lines in read_scores(file).values() for line in lines if line["value"] is not None)
-    refused = refusals([file], questions)
-    fixed = Correction(result, "").of(observed, every, [value for key, value in values.items() if key in refused])
-    after = f"not corrected: {fixed}" if isinstance(fixed, str) else corrected_text(fixed)
+    reached, known = outcomes([run], column.questions), {question.key for question in column.questions}
+    asked = [each for each in column.questions if each.key in reached or each.key in values]
+    asked += [Asked(*key, "", key[0], answerable=True, evidence=False) for key in values if key not in known]
+    own = replace(column, questions=tuple(asked))
+    cell = Cell(own, reached, (file,), correction=Correction(result, ""))
+    observed, fixed = cell.estimate(), cell.corrected()
+    assert observed is not None, "there are verdicts"
+    after = f"not corrected: {fixed}" if not isinstance(fixed, Corrected) else corrected_text(fixed)
     lines = [f"{run.name}: {observed.mean:.3f} of {counted(observed.n, 'answer')} accepted; {after}"]
+    lines += filter(None, [about_mean(cell)])
+    histories = {question.key: question.cluster for question in asked}
     rated = None if ratings is None else ratings_of(ratings, run, file)
     if rated is not None:
-        lines.append(_rated_score(values, rated, histories))
+        alike = "" if column.aggregate == "question" else "; each answer weighs the same here"
+        lines.append(_rated_score(values, rated, histories) + alike)
     return [*lines, *_agreements(run, file, values, rated, histories)]
 
 

@@ -16,6 +16,8 @@ from eval.analysis.losses import EVIDENCE, NET, Waterfall, as_json, losses_of, s
 from eval.files.run_folder import RUN, RunFolder, RunRecord
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import mean_values, only_score_file
+from eval.report.cell import Cell, Column
+from eval.report.rendering import about_mean
 from scripts.assembly.run_folders import data_of
 from scripts.setup.arguments import verb_parser
 
@@ -33,22 +35,22 @@ def main(arguments: Sequence[str]) -> int:
     record = RunFolder(options.run).record()
     scores = only_score_file(options.run, options.scores)
     evidence = only_score_file(_evidence_run(options.evidence, options.run, record), options.scores)
-    cases = data_of(record, options.data).cases
-    losses = list(losses_of(options.run, mean_values(scores), mean_values(evidence), cases, record.reader))
+    data = data_of(record, options.data)
+    cell = Cell.of(Column.of(data.config, options.scores, data.questions), [scores])
+    aggregate = cell.column.aggregate
+    losses = list(losses_of(options.run, mean_values(scores), mean_values(evidence), data.cases, record.reader))
     if not losses:
         raise RunError(f"{options.run}: no question has a score by {options.scores}")
     title = f"{record.name} on {record.dataset['name']}, {options.scores}"
-    filled, fall = record.stand_ins, waterfall(losses)
+    filled, fall = record.stand_ins, waterfall(losses, aggregate)
     note = f"STAND-IN: {', '.join(filled)} filled by engines without a model." if filled else ""
-    print(f"# {title}\n")
-    if note:
-        print(f"{note}\n")
+    print("\n\n".join(filter(None, (f"# {title}", note, about_mean(cell)))) + "\n")
     groups = {"all": list(losses)}
     for loss in losses:
         groups.setdefault(loss.category or "no category", []).append(loss)
     print("| questions | n | score | step | loss [95 % by question] {by case} |\n|---|---|---|---|---|")
     for name, group in groups.items():
-        own = waterfall(group)
+        own = waterfall(group, aggregate)
         for number, (step, mean) in enumerate(own.steps.items()):
             first = (name, str(own.score.n), f"{own.score.mean:.3f}") if number == 0 else ("", "", "")
             print(f"| {' | '.join(first)} | {step} | {shown_estimate(mean)} |")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import stdev
 from typing import Any
 
 from eval.files.store import RunError, replace_file
@@ -41,7 +42,7 @@ class OrderEffect:
     usual: Estimate
     other: Estimate
     spread: float | None
-    """Standard deviation of the mean from order to order; None for one order."""
+    """Standard deviation of the mean from order to order, over the questions that all have a score for; None for one order."""
     gap: Difference
     """Scores in the other orders minus scores in the usual order, on the questions that both have a score for."""
     changed: int
@@ -164,7 +165,10 @@ def order_effect(
     )
     beyond = difference(changed, changed_alone, [question.cluster for question in shared], test=False)
     missing, counts = len(cell.column.questions) - len(shared), (int(sum(changed)), int(sum(changed_alone)))
-    return OrderEffect(usual.answers.title, before, after, mean.spread(), gap, *counts, beyond, missing)
+    orders = [each.cells[name].scores for each in others]
+    asked = [question for question in shared if all(question.key in own for own in orders)]
+    spread = stdev(cell.column.mean(asked, own) for own in orders) if asked and len(orders) > 1 else None
+    return OrderEffect(usual.answers.title, before, after, spread, gap, *counts, beyond, missing)
 
 
 def _mean_cell(scored: Sequence[Scored], name: str) -> Cell:

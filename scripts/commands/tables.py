@@ -21,11 +21,11 @@ import yaml
 from eval.analysis.costs import BUILD, Price, costs, dollars, efforts, phases
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
-from eval.report.cell import outcomes
+from eval.report.cell import Cell, outcomes
 from eval.report.panels import Sheet
 from eval.report.points import Point, front, scored
 from eval.report.published import find, read_published
-from eval.report.rendering import cell_text, grid
+from eval.report.rendering import about_scored, cell_text, grid
 from eval.running.loop import run_all
 from eval.running.run import Run
 from scripts.lab.lab import Lab
@@ -67,7 +67,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     cfg = composed("reproduce", [f"table={name}", *overrides, "replay=true", "yes=true"])
     assembled = experiment(cfg, cfg.table, run=False)
     assert assembled is not None, "nothing is run, so there is no plan to decline"
-    rows, unfinished = tradeoffs(assembled)
+    rows, unfinished, lacking = tradeoffs(assembled)
     if not rows:
         raise RunError(f"no row of {name} has been run: python -m scripts reproduce table={name} {' '.join(overrides)}")
     titles = list(dict.fromkeys(row.quality.series for row in rows))
@@ -94,13 +94,15 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     print("\n".join(drawing.footnote), "", pareto_table(points), sep="\n")
     if unfinished:
         print(f"not run, or not to the end: {'; '.join(unfinished)}\n")
+    if lacking:
+        print(f"without all scores: {'; '.join(lacking)}\n")
     print(f"written: {', '.join(str(file) for file in files)}")
     return 0
 
 
-def tradeoffs(assembled: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
-    """Every row that has an answer to each question, and the names of the other rows."""
-    finished, unfinished = [], []
+def tradeoffs(assembled: Experiment[Any]) -> tuple[list[Tradeoff], list[str], list[str]]:
+    """Every row that has a line for each question, the names of the other rows, and what the former lack."""
+    finished, unfinished, lacking = [], [], []
     for group in assembled.groups:
         metric = group.metrics[0]
         for line in assembled.lines:
@@ -108,12 +110,14 @@ def tradeoffs(assembled: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
             if not runs or len(outcomes([runs[0].folder], group.questions)) < len(group.questions):
                 unfinished.append(f"{line.title} on {group.title}")
                 continue
-            mark = Point(group.title, line.title, "", 0.0)
-            for quality in scored(mark, [assembled.cell(line, group, metric)]):
+            mark, cell = Point(group.title, line.title, "", 0.0), assembled.cell(line, group, metric)
+            if isinstance(cell, Cell) and cell.missing_share():
+                lacking.append(f"{line.title} on {group.title}: {about_scored(cell)}")
+            for quality in scored(mark, [cell]):
                 if quality.origin == "ours":
                     spent = row_costs(runs[0], assembled.models.prices)
                     finished.append(Tradeoff(metric.title, quality, spent))
-    return finished, unfinished
+    return finished, unfinished, lacking
 
 
 def row_costs(run: Run, prices: Mapping[str, Price]) -> dict[str, float | None]:
@@ -141,8 +145,9 @@ def pareto_table(points: Sequence[Point]) -> str:
         for point in in_panel:
             span = "–" if point.low is None or point.high is None else f"[{point.low:.3f}, {point.high:.3f}]"
             star = "*" if point in best else ""
-            rows.append([star, point.label, point.series, f"{point.y:.3f}", span, f"{float(point.x):,.4g}"])
-        lines += [f"## {cell_text(panel)}", "", grid(["", "no.", "memory", "quality", "95 %", "cost"], rows), ""]
+            numbers = f"{point.y:.3f}", span, f"{float(point.x):,.4g}", str(point.n)
+            rows.append([star, point.label, point.series, *numbers])
+        lines += [f"## {cell_text(panel)}", "", grid(["", "no.", "memory", "quality", "95 %", "cost", "n"], rows), ""]
     return "\n".join(lines)
 
 

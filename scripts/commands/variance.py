@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.analysis.costs import BUILD, phases
+from eval.analysis.costs import BUILD, built, efforts, phases
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
 from eval.judging.score_files import only_score_file
@@ -76,12 +76,15 @@ def main(arguments: Sequence[str]) -> int:
     first = records[options.runs[0]]
     if any(canonical(record.dataset) != canonical(first.dataset) for record in records.values()):
         raise RunError("the runs are about different data sets, or different cuts of one")
-    questions = data_of(first, options.data).questions
+    data = data_of(first, options.data)
+    questions, unit = data.questions, data.config["aggregate"][0]
     memories = list(replicated(records, questions, options.scores))
     subjects = list(_subjects(memories))
     print(f"# Variance of {options.scores} on {first.dataset['name']}\n")
     if any(record.stand_ins for record in records.values()):
         print("STAND-IN: engines without a model; these numbers test the machinery.\n")
+    if unit != "question":
+        print(f"Each question weighs the same here; means of tables are of {unit} means.\n")
     print("\n".join([*_components_text(subjects), "", *_designs_text(subjects)]))
     if options.detect is not None:
         histories = len({question.cluster for question in questions})
@@ -119,15 +122,16 @@ def replicated(records: Mapping[Path, RunRecord], questions: Sequence[Asked], me
 
 def _tokens(folder: Path, metric: str) -> Tokens:
     """Mean model tokens of building a history, of a question, and of a grade."""
-    costs = phases(folder)
-    histories = max(1, len(RunFolder(folder).cases()))
+    costs, whole = phases(folder), built(folder)  # a part of a build would pass for the whole
+    building = (line for line in efforts(folder) if line["phase"] in BUILD and line["case_id"] in whole)
+    build = sum(line["tokens_in"] + line["tokens_out"] for line in building) / max(1, len(whole))
 
     def mean(names: Sequence[str], per: int) -> float:
         return sum(cost.tokens_in + cost.tokens_out for cost in costs if cost.phase in names) / max(1, per)
 
     answers = sum(cost.steps for cost in costs if cost.phase == "answer")
     grades = sum(cost.steps for cost in costs if cost.phase == metric)
-    return Tokens(mean(BUILD, histories), mean(("read", "answer"), answers), mean((metric,), grades))
+    return Tokens(build, mean(("read", "answer"), answers), mean((metric,), grades))
 
 
 Subject = tuple[str, Components, Tokens, int]
@@ -207,7 +211,8 @@ def _proposals(subjects: Sequence[Subject], wished: float, histories: int, quest
         if design is None:
             alone = contributions(parts, parts.design)
             lacking = "histories" if alone["history"] > 0.5 * sum(alone.values()) else "questions"
-            rows.append([title, f"none up to 10 builds and 5 repeats: the data have too few {lacking}", "", ""])
+            why = f"none up to 10 builds and 5 repeats: the data have too few {lacking}"
+            rows.append([title, why if any(alone.values()) else "none: the scores do not differ", "", ""])
         else:
             rows.append([title, _design_text(design), shown(planned_for(parts, design)), f"{tokens.of(design):,.0f}"])
     yield grid(["", "histories × questions × builds × repeats", "detects", "model tokens"], rows)

@@ -47,7 +47,10 @@ def rendered(
     titles = [each.title for each in answers]
     heading = cell_text(f"{titles[0]} and {titles[1]} on {answers[0].dataset.title}")
     lines = [f"## {heading}", "", *map(cell_text, caption_lines), ""]
-    lines += ["Differences are first minus second, paired, with 95 % intervals by unit or question.", ""]
+    lines += [
+        "Differences are first minus second, paired, with 95 % intervals by unit or question, about these histories alone.",
+        "",
+    ]
     for head, gaps in (("Per unit", result.per_unit), ("Per question", result.per_question)):
         rows = [
             [
@@ -66,10 +69,14 @@ def rendered(
     ]
     overlaps = [[each.what, *cells] for each, cells in zip(result.overlaps, shares, strict=True)]
     lines += [grid(["Agreement", "share", "n"], overlaps), ""]
+    asked, both = len(answers[0].dataset.questions), result.per_question[0].gap.n
+    lines += [f"{both} of {asked} questions were read by both.", ""] if both < asked else []
     scores = [[name, in_words(compare(scored[0], scored[1], name))] for name in scored[0].cells]
     lines += [grid(["Scores", "difference"], scores), ""]
     for title, purposes, notes in zip(titles, result.purposes, result.notes, strict=True):
-        lines.append(f"{cell_text(title)}: calls per unit {_listed(purposes)}; events of the build {_listed(notes)}.")
+        lines.append(
+            f"{cell_text(title)}: calls of the build per unit {_listed(purposes)}; events of the build {_listed(notes)}."
+        )
     return "\n".join([*lines, ""])
 
 

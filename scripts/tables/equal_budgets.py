@@ -17,8 +17,7 @@ from typing import Any
 import yaml
 
 from eval.analysis.budgets import AtBudget, Expense, Key, curve
-from eval.analysis.costs import BUILD, Price, dollars, efforts, phases
-from eval.files.run_folder import RunFolder
+from eval.analysis.costs import BUILD, Price, built, dollars, efforts, phases
 from eval.files.store import RunError, replace_file
 from eval.report.budgets import SHORT, BudgetCurve, Panel, costs_text, curve_points, scores_text
 from eval.report.cell import Cell, Column
@@ -52,7 +51,7 @@ NOTES = (
     f"Every row is read at each budget from one build; the last text is cut to fit. {SHORT}: shows over 2 % fewer tokens than the budget "
     "(open marks), and is no equal of the others there.",
     "Bands: simultaneous 95 % over the budgets, by history (Bonferroni). At equal score, [break-even] and [tokens] are 95 % intervals. "
-    "Area: mean height on the logarithmic axis.",
+    "Area: mean height on the logarithmic axis. n: questions with a score at every budget.",
 )
 
 
@@ -169,9 +168,10 @@ def recalled_tokens(run: Run) -> dict[Key, int]:
 def expense(run: Run, prices: Mapping[str, Price]) -> Expense | None:
     """Mean US dollars of building one history and of asking one question.
 
-    None if a price is unknown, if nothing was measured, or if a history is unfinished: a part of its build would pass for the whole.
+    None if a price is unknown, if nothing was measured, or if a history is unfinished or its build failed: a part of a build would pass
+    for the whole.
     """
-    histories, questions = len(RunFolder(run.folder).complete()), len(recalled_tokens(run))
+    histories, questions = len(built(run.folder)), len(recalled_tokens(run))
     if histories < len(run.cases):
         return None
     sums = {"build": 0.0, "question": 0.0}

@@ -131,6 +131,9 @@ def test_questions_that_are_not_scored_at_every_budget_are_left_out() -> None:
     drawn = curve([at(1000, 0.5), fewer], HOMES)
     assert drawn is not None
     assert drawn.questions == tuple(KEYS[:12])
+    panel = Panel("LoCoMo: F1", [BudgetCurve("BM25", drawn)], "BM25", estimate([1.0] * 3, ["a", "b", "c"]))
+    rows = [line.split(" | ") for line in scores_text(panel).splitlines() if line.startswith("| ")]
+    assert [row[-1] for row in rows] == ["n |", "12 |", "3 |"]
     assert curve([at(1000, 0.5), replace(fewer, scores={})], HOMES) is None
 
 

@@ -235,6 +235,14 @@ def test_what_sizes_share_has_exponents_without_an_interval() -> None:
     assert ends == {"read_exponent": (True, {""}), "cumulative_exponent": (False, {""})}
 
 
+def test_windows_that_share_writes_have_an_exponent_without_an_interval() -> None:
+    """The window is of ten writes. Sizes 5 apart gave intervals that cover .74."""
+    for sizes, held in (([50, 60, 70], True), ([50, 55, 70], False)):
+        (row,) = [row for row in measured(BM25(), sizes, 20) if row["what"] == "one_more_exponent"]
+        assert row["own_cpu_seconds"]
+        assert (bool(row["own_cpu_seconds_low"]), bool(row["object_bytes_low"])) == (held, True)
+
+
 def test_equal_measurements_show_no_error_and_recalled_bytes_vary_by_history() -> None:
     history, names, units = long_history(CASES, UTTERANCE, 50)
     watch = RecallWatch(history, names, units, (), most=10, k=10)

@@ -89,6 +89,24 @@ def test_the_means_of_the_steps_and_of_the_score_add_up_to_one() -> None:
     assert fall.steps["misread"].by_case is not None
 
 
+@pytest.mark.parametrize(
+    ("aggregate", "score", "lost"), [("question", 0.2, 0.8), ("case", 0.5, 0.5), ("category", 0.25, 0.75)]
+)
+def test_the_losses_weigh_histories_or_categories_alike_where_the_table_does(
+    aggregate: str, score: float, lost: float
+) -> None:
+    """Of ten answers of one history eight are right in none, and both of another: by question the score was .2 beside a table's .5."""
+    right = [0.0] * 8 + [1.0] * 2
+    homes, kinds = ["large"] * 8 + ["small"] * 2, ["x"] * 6 + ["y"] * 4
+    losses = [
+        Loss(home, f"q{n}", kind, value, {"reader": 0.0, "misread": 1.0 - value})
+        for n, (home, kind, value) in enumerate(zip(homes, kinds, right, strict=True))
+    ]
+    fall = waterfall(losses, aggregate)
+    assert fall.score.mean == pytest.approx(score)
+    assert fall.steps["misread"].mean == pytest.approx(lost)
+
+
 @pytest.mark.parametrize(("cases", "why"), [(4, "{4 cases}"), (6, "{no spread}")])
 def test_a_mean_without_an_interval_by_case_says_why(cases: int, why: str) -> None:
     assert shown_estimate(estimate([1.0] * cases, [str(case) for case in range(cases)])).endswith(f" {why}")

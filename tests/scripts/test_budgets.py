@@ -19,7 +19,7 @@ from data_loaders.schema import Unit
 from eval.analysis.budgets import TOLERANCE
 from eval.analysis.costs import costs
 from eval.files.run_folder import read_predictions
-from eval.files.store import RunError, read_lines, read_record
+from eval.files.store import RunError, read_lines, read_record, write_lines
 from eval.running.run import Run
 from memsys.systems.bm25 import BM25
 from scripts.setup.launch import readable
@@ -118,7 +118,7 @@ def test_every_row_is_within_two_percent_of_its_budget_or_marked(made: Made) -> 
 
 
 @pytest.mark.slow
-def test_a_run_that_stopped_half_way_has_no_expense_of_a_build(made: Made, tmp_path: Path) -> None:
+def test_a_run_that_stopped_half_way_or_a_build_that_failed_has_no_expense(made: Made, tmp_path: Path) -> None:
     """Its builds were divided by all histories: half of them looked half as dear, and the break-even came too early."""
     folder = tmp_path / "run"
     shutil.copytree(made.folders("mem0_v3_segt")[200], folder)
@@ -133,7 +133,13 @@ def test_a_run_that_stopped_half_way_has_no_expense_of_a_build(made: Made, tmp_p
     whole = expense(run, prices)
     assert whole is not None
     assert whole.build == pytest.approx(built / 2)
-    (folder / "cases" / min(case.name for case in run.cases) / "case.json").unlink()  # type: ignore[attr-defined]
+    last = folder / "cases" / min(case.name for case in run.cases)  # type: ignore[attr-defined]
+    answers = read_lines(last / "predictions.jsonl")
+    for error, known in (("ModelError: of its read", True), ("build: ModelError: of its last write", False)):
+        write_lines(last / "predictions.jsonl", [*answers[:-1], {**answers[-1], "outcome": "error", "error": error}])
+        assert (expense(run, prices) is not None) == known
+    write_lines(last / "predictions.jsonl", answers)
+    (last / "case.json").unlink()
     assert expense(run, prices) is None
 
 

@@ -6,12 +6,13 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from eval.analysis.fidelity import compared
-from eval.files.store import RunError, write_lines
+from eval.files.store import RunError, read_lines, write_lines
 from eval.report.cell import Asked, Cell, Column
 from scripts.command import verb
 from scripts.commands import compare, completion
@@ -19,6 +20,7 @@ from scripts.commands import list as listing
 from scripts.commands.compare import tallies, telling, telling_questions
 from scripts.door import Lab
 from scripts.door import compare as difference
+from scripts.lab.fidelity import rendered
 from scripts.setup.launch import composed
 from scripts.setup.options import options
 from tests.scripts.commands import run_single
@@ -199,6 +201,27 @@ def test_counts_that_never_differ_have_no_interval_of_a_share(tmp_path: Path) ->
     failed.write_text("\n".join([json.dumps(broken), *others, ""]), encoding="utf-8")
     assert {row.gap.n for row in compared(*folders, 10).per_question} == {11}, (
         "a failed read recalled nothing that is known"
+    )
+    sides = cast(
+        "Any",
+        [
+            SimpleNamespace(title=name, dataset=SimpleNamespace(title="LoCoMo", questions=[0] * 12))
+            for name in names[:2]
+        ],
+    )
+    page_text = rendered(sides, cast("Any", [SimpleNamespace(cells={})] * 2), compared(*folders, 10), ())
+    assert "11 of 12 questions were read by both." in page_text
+    consolidations = list(folders[0].glob("cases/*/effort.jsonl"))
+    for path in consolidations:
+        write_lines(
+            path,
+            [{**line, "calls": {"build": 6}} if line["phase"] == "consolidate" else line for line in read_lines(path)],
+        )
+    units = compared(*folders, 10).per_unit[0].gap.n
+    steps = sum(line["phase"] == "consolidate" for path in consolidations for line in read_lines(path))
+    assert steps
+    assert compared(*folders, 10).purposes[0] == {"build": 6 * steps / units}, (
+        "a memory that consolidates calls there alone"
     )
     for record in folders[0].glob("cases/*/case.json"):
         record.write_text(json.dumps({**json.loads(record.read_text(encoding="utf-8")), "cluster": "the only one"}))

@@ -8,23 +8,25 @@ import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 from eval.files.run_folder import RunFolder
-from eval.files.store import RunError
+from eval.files.store import RunError, write_lines
 from eval.judging.agreement import agreement
 from eval.judging.judge_card import ProbeVerdicts, card
+from eval.judging.score import Judging
 from eval.judging.score_files import read_scores
-from eval.report.cell import Cell
+from eval.report.cell import Asked, Cell, Column
 from eval.report.ratings import sample_order
 from eval.report.rendering import as_csv, markdown
 from eval.report.tables import Table, correction_lines
 from eval.report.terminal import terminal
 from scripts.assembly.steps import card_file, judging
-from scripts.commands.judge_card import ByPrompt, _accepted, _agreement_text, _band, main
+from scripts.commands.judge_card import ByPrompt, _accepted, _agreement_text, _band, main, run_lines
 from scripts.door import Lab
 
 pytestmark = pytest.mark.slow
@@ -112,6 +114,32 @@ def test_the_other_judge_of_a_run_and_a_person_are_compared_and_stale_ratings_ar
 def test_a_rated_random_sample_gives_a_score_and_other_ratings_are_left_out(made: Made) -> None:
     assert "from the judge and 22 ratings of a random sample: 1.000" in made.printed
     assert "no score from the ratings: " in made.printed
+
+
+@pytest.mark.parametrize(("aggregate", "mean"), [("question", "0.200"), ("case", "0.500")])
+def test_the_score_of_a_run_is_that_of_its_table_and_says_what_has_no_verdict(
+    tmp_path: Path, aggregate: str, mean: str
+) -> None:
+    """RealMem's table averages personas, and the card said .200 of the same verdicts; an answer without a verdict went unsaid."""
+    run, verdict = tmp_path / "run", {"repeat": 0, "why": "", "detail": {}, "answer": "x"}
+    keys = [("large", f"q{n}") for n in range(8)] + [("small", f"q{n}") for n in range(4)]
+    values = [0.0] * 8 + [1.0, 1.0, None]
+    named = [{"case_id": case, "question_id": name} for case, name in keys]
+    write_lines(
+        run / "scores" / "judge_toy-0.jsonl",
+        [{**key, **verdict, "value": v} for key, v in zip(named, values, strict=False)],
+    )
+    for case in ("large", "small"):
+        outcomes = [("error" if key == named[-1] else "answered", key) for key in named if key["case_id"] == case]
+        answers = [{**key, "answer": "x", "items": [], "scores": [], "outcome": outcome} for outcome, key in outcomes]
+        write_lines(run / "cases" / case / "predictions.jsonl", answers)
+    questions = tuple(Asked(case, name, "", case, answerable=True, evidence=False) for case, name in keys)
+    column = Column("toy", "Toy", "judge", (*questions, replace(questions[0], case_id="of another cut")), aggregate)
+    grading = cast("Judging", SimpleNamespace(stem="judge_toy-0"))
+    first, note, *_ = run_lines(run, grading, card([ProbeVerdicts("same", True, (1.0,))]), column, None)
+    assert first.startswith(f"run: {mean} of 10 answers accepted")
+    assert note.endswith("Scored: 10 of 12 questions; 1 unscored, 1 errored, 0 not reached.")
+    assert note.startswith("Means are those of tables") == (aggregate == "case")
 
 
 def test_a_table_prints_the_corrected_score_and_names_the_judge_without_a_card(made: Made) -> None:

@@ -65,6 +65,21 @@ def test_a_memory_that_flips_answers_by_itself_shows_no_effect_of_order(tmp_path
     assert effect.beyond.by_question.low < 0.0 < effect.beyond.by_question.high
 
 
+def test_the_spread_from_order_to_order_holds_no_spread_of_builds(tmp_path: Path) -> None:
+    """The builds of all orders were put together: one order had a spread, too."""
+    lab = Lab("profile=smoke", "data.size=12", "protocol.judges=[]", f"results={tmp_path}", "build.replicates=2")
+    scored = built_again(lab, lab.memory("bm25"), lab.load("locomo"), 2)
+    for place, each in enumerate(scored):
+        for file, value in zip(each.cells["locomo_f1"].score_files, (0.0, 0.5 * place), strict=True):
+            write_lines(file, [{**line, "value": value} for line in read_lines(file)])
+    usual, *others = [lab.score(each.answers) for each in scored]
+    assert order_effect(usual, others[:1], others[:1], "locomo_f1").spread is None
+    spread = order_effect(usual, others, others, "locomo_f1").spread
+    assert spread == pytest.approx(np.std([0.25, 0.5], ddof=1)), (
+        "each order is the mean of its builds, 0 and .5, 0 and 1"
+    )
+
+
 def test_a_memory_of_the_last_turns_depends_on_the_order_and_one_without_memory_does_not(rows: dict[str, str]) -> None:
     assert changed(rows["Recency"]) > 0
     assert changed(rows["No memory"]) == 0

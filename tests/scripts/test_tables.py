@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,7 +18,7 @@ import pytest
 from data_loaders.schema import DataError
 from eval.analysis.costs import PhaseCost, Usage, costs
 from eval.files.provenance import ROOT
-from eval.files.store import RunError
+from eval.files.store import RunError, read_lines, write_lines
 from eval.report.cell import Cell
 from eval.report.points import Point
 from eval.report.tables import AnyCell
@@ -114,6 +115,21 @@ def test_quality_stands_against_both_costs_for_every_row_that_was_run(run_table:
         "building, model tokens a unit",
     }
     assert len(rows) == 2 * 2 * 3
+
+
+def test_quality_against_cost_says_how_many_answers_it_is_of_and_what_failed(
+    run_table: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """A row whose question failed was starred beside whole ones, without a word."""
+    results = Path(shutil.copytree(run_table, tmp_path / "results"))
+    (path,) = (results / "runs" / "locomo").glob("bm25-*/cases/*/predictions.jsonl")
+    first, *others = read_lines(path)
+    write_lines(path, [{**first, "outcome": "error", "error": "ModelError"}, *others])
+    assert main(["pareto", "segtreemem_t4", "profile=smoke", f"results={results}", *SMALL]) == 0
+    said = capsys.readouterr().out
+    assert "without all scores: BM25 on LoCoMo: Scored: 5 of 6 questions; 0 unscored, 1 errored, 0 not reached." in said
+    bm25, recency = (next(row for row in said.splitlines() if f"| {name} |" in row) for name in ("BM25", "Recency"))
+    assert (bm25.split(" | ")[-1], recency.split(" | ")[-1]) == ("5 |", "6 |")
 
 
 def test_quality_against_cost_runs_nothing(tmp_path: Path, capsys: Any) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from eval.analysis.costs import BUILD
 from eval.files.store import RunError, read_lines, write_lines
 from eval.statistics.variance import components
-from scripts.commands.variance import Tokens, _designs_text, main
+from scripts.commands.variance import Tokens, _designs_text, _proposals, _tokens, main
 from scripts.door import Lab
 
 pytestmark = pytest.mark.slow
@@ -92,3 +93,33 @@ def test_the_note_about_few_histories_names_the_rows_that_have_few() -> None:
     said = {name: components(own) for name, own in (("many", draws), ("few", few))}
     text = "\n".join(_designs_text([(name, parts, Tokens(1.0, 1.0, 1.0), 0) for name, parts in said.items()]))
     assert "Fewer than five histories (few): they are not a sample" in text
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_half_a_build_or_a_failed_one_makes_no_history_cheaper(
+    runs: dict[str, list[Path]], tmp_path: Path, failed: bool
+) -> None:
+    """The tokens were divided by all started histories, as if the spoilt one had cost its part."""
+    folder = tmp_path / "run"
+    shutil.copytree(runs["bm25"][0], folder)
+    spoilt, whole = sorted((folder / "cases").iterdir())
+    for case, tokens in ((spoilt, 10), (whole, 700)):
+        lines = read_lines(case / "effort.jsonl")
+        write = {**next(line for line in lines if line["phase"] == "write"), "tokens_in": tokens, "tokens_out": 0}
+        write_lines(case / "effort.jsonl", [write, *(line for line in lines if line["phase"] not in BUILD)])
+    assert _tokens(folder, "locomo_f1").build == 355.0
+    if failed:
+        first, *others = read_lines(spoilt / "predictions.jsonl")
+        error = {**first, "outcome": "error", "error": "build: ModelError: of a write"}
+        write_lines(spoilt / "predictions.jsonl", [error, *others])
+    else:
+        (spoilt / "case.json").unlink()
+    assert _tokens(folder, "locomo_f1").build == 700.0
+
+
+def test_scores_that_do_not_differ_detect_nothing_and_plan_nothing() -> None:
+    """Six histories of wrong answers alone were said to detect 0.000, and one question to be enough."""
+    draws = {(f"c{case}", f"q{at}"): np.zeros((2, 1)) for case in range(6) for at in range(4)}
+    subject = [("wrong", components(draws), Tokens(1.0, 1.0, 1.0), 0)]
+    assert "| wrong | none (" in "\n".join(_designs_text(subject))
+    assert "| wrong | none: the scores do not differ |" in "\n".join(_proposals(subject, 0.05, 6, 4))

@@ -173,7 +173,7 @@ def _write_set(
     shards: Shards, found: RunSet, own: ReadSet, number: int, first: int, sources: Sources, trees: int
 ) -> _SetPages:
     """Write the data files of a set, from its number and that of its first run in the report; `trees` as in `Wanted`."""
-    every = scorers(own.runs, sources.tables)
+    every = scorers(own, sources.tables)
     blocks, answered = write_set(shards, number, own, every)
     judges = [each.stem for each in every if each.is_judge]
     runs = []
@@ -362,4 +362,6 @@ def waterfalls(own: ReadSet, every: Sequence[Scorer], missing: list[str]) -> Ite
             continue
         if losses:
             source = " and ".join(f"runs/{each.key}/scores/{scorer.stem}.jsonl" for each in (run, evidence))
-            yield _Fall(f"{run.folder.name}-{scorer.stem}", run.title, scorer.title, waterfall(losses), source)
+            yield _Fall(
+                f"{run.folder.name}-{scorer.stem}", run.title, scorer.title, waterfall(losses, scorer.aggregate), source
+            )

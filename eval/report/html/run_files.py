@@ -113,7 +113,7 @@ def read_set(found: RunSet, damaged: list[str]) -> ReadSet | None:
             runs.append(_read_run(run, order))
         except (RunError, OSError) as error:
             damaged.append(f"run {run.key} is left out: {error}")
-    return ReadSet(found.key, found.name, tuple(runs), found.cases, found.why) if runs else None
+    return ReadSet(found.key, found.name, tuple(runs), found.cases, found.why, found.aggregate) if runs else None
 
 
 def _read_run(run: ReportedRun, order: Sequence[str]) -> ReadRun:

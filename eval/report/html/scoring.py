@@ -11,7 +11,7 @@ from eval.files.run_folder import judged_by, metric_of, version_of
 from eval.judging.agreement import RIGHT
 from eval.judging.score_files import ScoreLines
 from eval.report.cell import ALL, Cell, Column, Outcomes, categories
-from eval.report.html.run_files import ReadRun, ReadSet
+from eval.report.html.run_files import ReadSet
 from eval.report.html.sources import TableFile
 from eval.report.rendering import ends
 
@@ -26,28 +26,29 @@ class Scorer:
     repeats: int | None
     """Number of the judge's repeats that count, as in the tables; None counts all."""
     aggregate: str = "question"
-    """The unit that the mean weighs equally, as in the tables; questions, for a scorer without a table."""
+    """The unit that the mean weighs equally, as in the tables; that of the data set, for a scorer without a table."""
 
     @property
     def is_judge(self) -> bool:
         return judged_by(self.stem) is not None
 
 
-def scorers(runs: Sequence[ReadRun], tables: Sequence[TableFile]) -> list[Scorer]:
-    """Every scorer of a set's runs; the scorers of the tables come first, in their order."""
-    files = {path.stem: path for run in runs for path in run.scores}
+def scorers(own: ReadSet, tables: Sequence[TableFile]) -> list[Scorer]:
+    """Every scorer of a set's runs; the scorers of the data set's columns in tables come first, in their order."""
+    files = {path.stem: path for run in own.runs for path in run.scores}
     known: dict[str, Scorer] = {}
     for table in tables:
         for row in table.content["rows"]:
             for column, cell in zip(table.content["columns"], row["cells"], strict=True):
-                for file in cell.get("files", ()):
-                    stem = Path(file).stem
-                    if stem in files:
+                for file in map(Path, cell.get("files", ())):
+                    stem = file.stem
+                    if stem in files and own.name in file.parts[-4:-3]:  # `runs/<data set>/<run>/scores/<stem>.jsonl`
                         known.setdefault(stem, Scorer(stem, column["metric"], cell["repeats"], column["aggregate"]))
     rest = [path for stem, path in files.items() if stem not in known]
     names = [metric_of(path) for path in rest]
     versions = [f" ({version_of(path)[:6]})" if names.count(metric_of(path)) > 1 else "" for path in rest]
-    more = (Scorer(path.stem, name + version, None) for path, name, version in zip(rest, names, versions, strict=True))
+    titled = zip(rest, names, versions, strict=True)
+    more = (Scorer(path.stem, name + version, None, own.aggregate) for path, name, version in titled)
     return [*known.values(), *more]
 
 

@@ -58,6 +58,8 @@ class RunSet:
     """Cases of the set; empty where the data could not be read again."""
     why: str = ""
     """The reason why the data could not be read again; empty when they were."""
+    aggregate: str = "question"
+    """The unit that the data set's means weigh equally (`eval.report.cell.Column`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +144,17 @@ def _fault(content: Mapping[str, Any]) -> str:
     return "a score has no estimate" if any(ALL not in cell.estimates for cell in scores) else ""
 
 
-def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) -> Sources:
+def read_sources(
+    results: Path,
+    cases_of: CasesOf,
+    stems: Sequence[str] = (),
+    aggregate_of: Callable[[str], str] = lambda name: "question",
+) -> Sources:
     """Read the results folder.
 
     Args:
         cases_of: loads the cases of a run again.
+        aggregate_of: gives the unit that the means of a data set weigh equally, by its name.
         stems: names of table files without their ending; only these and the runs behind them are read. Empty: everything.
 
     Raises:
@@ -180,7 +188,7 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
     for key, record in records.items():
         data = f"{record.dataset['name']}-{identity(record.dataset)[:6]}"
         by_data.setdefault(data, []).append((key, record))
-    sets = tuple(_set(results, key, runs, titles, cases_of) for key, runs in sorted(by_data.items()))
+    sets = tuple(_set(results, key, runs, titles, (cases_of, aggregate_of)) for key, runs in sorted(by_data.items()))
     missing += [f"{each.name}: questions and gold are not shown: {each.why}" for each in sets if each.why]
     losses, ceilings = (_table_files(results / name, missing) for name in ("losses", "ceilings"))
     return Sources(results, sets, tables, losses, ceilings, missing, damaged)
@@ -224,8 +232,13 @@ def _table_files(folder: Path, missing: list[str]) -> tuple[TableFile, ...]:
 
 
 def _set(
-    results: Path, key: str, runs: Sequence[tuple[str, RunRecord]], titles: Mapping[str, str], cases_of: CasesOf
+    results: Path,
+    key: str,
+    runs: Sequence[tuple[str, RunRecord]],
+    titles: Mapping[str, str],
+    known: tuple[CasesOf, Callable[[str], str]],
 ) -> RunSet:
+    """The runs of one data set; `known` are `cases_of` and `aggregate_of` of `read_sources`."""
     names, folders = [titles.get(run, record.name) for run, record in runs], []
     for (run, record), title in zip(runs, names, strict=True):
         folder, replicate = results / "runs" / run, record.seed[1] if record.seed else 0
@@ -234,6 +247,6 @@ def _set(
         folders.append(ReportedRun(run, folder, record, f"{title} ({which})" if names.count(title) > 1 else title))
     name = str(runs[0][1].dataset["name"])
     try:
-        return RunSet(key, name, tuple(folders), cases_of(runs[0][1]))
+        return RunSet(key, name, tuple(folders), known[0](runs[0][1]), aggregate=known[1](name))
     except (DataError, RunError) as error:
         return RunSet(key, name, tuple(folders), (), str(error))

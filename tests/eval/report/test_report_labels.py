@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from eval.files.run_folder import RunRecord
 from eval.report.html.build import set_labels, table_titles
+from eval.report.html.run_files import ReadRun, ReadSet
+from eval.report.html.scoring import Scorer, scorers
 from eval.report.html.sources import ReportedRun, RunSet, TableFile, _tables
 
 
@@ -47,3 +50,18 @@ def test_a_table_of_imported_answers_is_markdown_alone_and_not_missed(tmp_path: 
     missing: list[str] = []
     assert _tables(tmp_path, (), missing) == ()
     assert [line.split()[1] for line in missing] == ["t4-smoke"]
+
+
+def test_a_scorer_has_the_title_and_the_weights_of_its_own_data_set() -> None:
+    """The pages compared RealMem's runs by question where its table averages personas, and named its F1 as LoCoMo's column did."""
+    run = cast("ReadRun", SimpleNamespace(scores={Path("runs/realmem/bm25-1/scores/squad_f1-0.jsonl"): {}}))
+    own = ReadSet("realmem-0", "realmem", (run,), (), aggregate="case")
+
+    def table(dataset: str, aggregate: str) -> TableFile:
+        cell = {"files": [f"runs/{dataset}/bm25-1/scores/squad_f1-0.jsonl"], "repeats": 1}
+        columns = [{"metric": f"F1 of {dataset}", "aggregate": aggregate}]
+        return TableFile("toy", {"columns": columns, "rows": [{"cells": [cell]}]})
+
+    assert scorers(own, [table("locomo", "question")]) == [Scorer("squad_f1-0", "squad_f1", None, "case")]
+    both = [table("locomo", "category"), table("realmem", "question")]
+    assert scorers(own, both) == [Scorer("squad_f1-0", "F1 of realmem", 1, "question")]

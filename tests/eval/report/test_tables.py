@@ -20,7 +20,7 @@ from eval.report import rendering
 from eval.report.cell import ANSWERABLE, Asked, Cell, Column, Counts, asked, categories, outcomes
 from eval.report.paper import latex
 from eval.report.published import Published, find, read_published, verdict
-from eval.report.rendering import EVIDENCE_INTERVAL, as_csv, markdown, shown
+from eval.report.rendering import EVIDENCE_INTERVAL, about_mean, as_csv, markdown, shown
 from eval.report.tables import Measure, Row, Table, gap_bounds
 from eval.statistics.stats import Estimate, Interval, Sampling
 from scripts.setup.options import load_option
@@ -96,6 +96,15 @@ def test_scored_unscored_errored_and_not_reached_add_up(tmp_path: Path) -> None:
     assert one.missing_share() == pytest.approx(4 / 6)
     assert "2/1/1/2" in shown(one)
     assert "1 aborted" in shown(one)
+
+
+def test_a_mean_outside_of_a_table_says_what_it_weighs_alike_and_which_questions_it_lacks(tmp_path: Path) -> None:
+    assert about_mean(cell(tmp_path, dict.fromkeys(range(6), 1.0))) == ""
+    some = cell(tmp_path, {0: 1.0, 1: None}, {0: "answered", 1: "answered", 2: "error"})
+    lacking = "Scored: 1 of 6 questions; 1 unscored, 1 errored, 3 not reached."
+    assert about_mean(some) == lacking
+    by_case = replace(some, column=replace(some.column, aggregate="case"))
+    assert about_mean(by_case) == f"Means are those of tables: of case means, each of which weighs the same. {lacking}"
 
 
 def test_what_is_not_scored_is_never_averaged_in_and_the_possible_range_is_shown(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.files.run_folder import judge_metric, read_predictions
-from eval.files.store import RunError, write_lines
+from eval.files.run_folder import RunFolder, judge_metric, read_predictions
+from eval.files.store import RunError, read_lines, write_lines
 from scripts.answers import scoring
 from scripts.answers.declared import parsed
 from scripts.answers.finished import finished_run
@@ -66,6 +66,25 @@ def test_the_mem0_form_leaves_out_what_failed_and_counts_it(
     (file,) = exported(run, "mem0", tmp_path).iterdir()
     assert "left out: 1 question without an answer" in capsys.readouterr().out
     assert sum(map(len, json.loads(file.read_text()).values())) == 47
+
+
+def test_every_eval_ever_gets_the_number_of_verdicts_that_are_missing_among_repeats(
+    bm25: Scored, tmp_path: Path
+) -> None:
+    """A question with one verdict of two is scored, so no other count shows what is missing."""
+    folder = Path(
+        shutil.copytree(bm25.answers.folder, tmp_path / "results" / "runs" / "locomo" / bm25.answers.folder.name)
+    )
+    (file,) = RunFolder(folder).score_files("judge_mem0")
+    lines = read_lines(file)
+    again = [{**line, "repeat": 1, "value": line["value"] if place else None} for place, line in enumerate(lines)]
+    write_lines(file, [each for pair in zip(lines, again, strict=True) for each in pair])
+    write_every_eval_ever(finished_run(folder, None), tmp_path)
+    (written,) = (path for path in (tmp_path / "data").rglob("*.json"))
+    results = {one["metric_config"]["metric_id"]: one for one in json.loads(written.read_text())["evaluation_results"]}
+    details = {name: one["score_details"]["details"] for name, one in results.items()}
+    assert details["judge_mem0"]["missing"] == f"1 of {2 * len(lines)} verdicts missing, 2 an answer"
+    assert "missing" not in details["mem0_f1"]
 
 
 @pytest.mark.parametrize("form", ["eee", "hf", "mem0"])
