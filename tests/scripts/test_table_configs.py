@@ -650,6 +650,7 @@ def test_captions_name_the_differences_of_data_and_judges_from_the_papers() -> N
             "memtree_a1",
             "memtree_t1",
             "memtree_t2",
+            "memtree_t3",
             "memtree_t4",
             "segtreemem_t9",
         )
@@ -660,6 +661,10 @@ def test_captions_name_the_differences_of_data_and_judges_from_the_papers() -> N
     assert all("who asks whom" in said[name] for name in ("memtree_t1", "memtree_t2"))
     assert "115 documents" in said["memtree_a1"]
     assert "uncut" in said["memtree_t2"]
+    assert "--ask after_round" in said["memtree_t2"]
+    assert f"{load_option('memory', 'memgpt')['build']['window']:,} tokens" in said["memtree_t1"]
+    models = table("memtree_t3")["backbones"]["default"]["models"]
+    assert models["reader"].rpartition("/")[2].removesuffix("-Instruct") + " answers" in said["memtree_t3"]
     assert "whole paragraphs" in said["memtree_t4"]
     assert "without the limit of ten nodes" in said["memtree_t4"]
     assert "examples of clusters" not in str(table("segtreemem_t9"))
