@@ -414,6 +414,13 @@ def test_every_table_names_its_paper_s_own_snapshot_of_gpt_4o() -> None:
         assert wrong <= {"gpt-4o-mini"}, name
 
 
+def test_the_rows_quoted_from_memgpt_s_paper_ask_its_snapshot_of_gpt_4_turbo() -> None:
+    """Packer et al., section 3: "GPT-4 Turbo" is gpt-4-1106-preview; the paper is older than the snapshot of April 2024."""
+    models = table("memtree_t1")["backbones"]["turbo"]["models"]
+    (name,) = {model for role, model in models.items() if role != "embedder"}
+    assert load_option("llm", name)["settings"]["model"] == "gpt-4-1106-preview"
+
+
 @pytest.mark.parametrize(
     ("name", "prices"),
     [
