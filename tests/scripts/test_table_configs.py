@@ -640,6 +640,15 @@ def test_no_heading_says_percent_above_shares() -> None:
     assert [title for title in titles if "%" in title] == []
 
 
+def test_every_row_of_multihop_rag_has_the_heading_of_an_article_once_a_chunk() -> None:
+    """MemTree A.2.1. RAPTOR's own unit, a paragraph, would have title, source and date before each."""
+    columns = [*load_option("figure", "memtree_f5")["columns"]]
+    for name in ("memtree_t4", "memtree_t5", "memtree_a2"):
+        columns += [column for column in table(name)["columns"] if "transform" not in column]
+    assert {column["dataset"] for column in columns} == {"multihop_rag"}
+    assert [column.get("unit") for column in columns] == 4 * [load_option("dataset", "multihop_rag")["unit"]]
+
+
 def test_memtree_table_a2_has_the_spread_of_calls_beside_the_printed_one() -> None:
     metrics = table("memtree_a2")["columns"][0]["metrics"]
     spread = next(metric for metric in metrics if metric.get("cost") == "calls_per_insertion_std")
