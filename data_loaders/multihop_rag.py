@@ -5,7 +5,7 @@ Source: Tang & Yang 2024 (arXiv 2401.15391), files `corpus.json` and `MultiHopRA
 Deviations from the raw files:
 - a turn is a paragraph of the body. Title, source and time are the session's heading, because questions ask about texts of a certain
   newspaper at a certain time. Every unit begins with the heading, also a chunk of 1,024 tokens (MemTree A.2.1 and the leaves in its Tables
-  A.5 to A.9); the number of an article's tokens (MemTree Table A.1) does not include it;
+  A.5 to A.9, which show the day without the time); an article's number of tokens (MemTree Table A.1) does not include it;
 - `published_at` becomes a time in UTC without a time zone;
 - evidence is searched by the fact's text, ignoring white space (the official retrieval scorer ignores spaces and newlines), in the
   article that the question cites: every paragraph that holds the fact, or a part of it if it spans paragraphs.

@@ -1,6 +1,7 @@
 """BM25 over the units, and the lexical index that other systems use too.
 
-The settings are those of SegTreeMem App. E (k1 1.5, b 0.75, K = 10); the formula is Robertson's with Lucene's idf, computed by `bm25s`.
+The settings are those of SegTreeMem App. E (k1 1.5, b 0.75, K = 10), which names neither idf nor stemmer: Robertson's formula with Lucene's
+idf, computed by `bm25s`, over Porter stems.
 """
 
 from __future__ import annotations

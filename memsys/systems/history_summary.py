@@ -1,7 +1,8 @@
-"""A summary of the whole history and nothing else: the lossy baseline of MemGPT §3.1.2, cited in Table 1 of MemTree.
+"""A summary of the whole history and nothing else: the lossy baseline of MemGPT §3.1.1, cited in Table 1 of MemTree.
 
-The papers do not say how the summary is made. Here the history is read in windows of `window_tokens`, and each window rewrites the
-summary so far; a history that fits into one window is summarised in one call. Windows end between units; a longer unit is cut.
+It is to mimic recursive summaries; the papers do not say how it is made. Here the history is read in windows of `window_tokens`, and each
+window rewrites the summary so far; a history that fits into one window is summarised in one call. Windows end between units; a longer
+unit is cut.
 """
 
 from __future__ import annotations

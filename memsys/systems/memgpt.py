@@ -5,9 +5,9 @@ messages. When these nearly fill the window, the model is warned once and may sa
 messages leave the queue and one recursive summary replaces them. Everything said stays in the recall store and can be searched; the
 archival store holds texts that the model writes to it. A question is one more message: the model searches until it sends a message.
 
-`mode="paper"`: the warning comes at 70 % of the window, and half of the messages leave when it is full. `mode="code"` (releases 0.2.3 to
-0.6.5): the warning comes at 75 %; messages worth 75 % of the queue's tokens leave, but never the last three, and the first message that
-stays is neither a user's nor a tool's.
+`mode="paper"`: the warning comes at 70 % of the window, and half of the messages leave when it is full (§2.2: "50% of the context window",
+which may also count tokens). `mode="code"` (releases 0.2.3 to 0.6.5): the warning comes at 75 %; messages worth 75 % of the queue's tokens
+leave, but never the last three, and the first message that stays is neither a user's nor a tool's.
 
 Deviations and decisions:
 

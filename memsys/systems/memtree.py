@@ -8,7 +8,7 @@ There is no released code, so there is no `mode`. Where the paper is silent or c
 others are settings:
 
 - The threshold is `base · exp(rate · depth / max_depth)` (A.1.3). The formula of §3.1, `base · exp(rate · depth)`, exceeds 1 at depth 2
-  and could never give the depth of 13 that the paper reports.
+  and could never give the depth of 13 that the paper reports. A similarity equal to it is enough (Algorithm 1; §3.1: "exceeds").
 - `max_depth` is the depth of the deepest node before the insertion, at least 1.
 - A unit that reaches a leaf ends its descent there, and the new parent has two children (§3.1). Algorithm 1 as printed goes on and
   compares the unit with the copy of the leaf that it has just made.

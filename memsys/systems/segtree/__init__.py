@@ -11,8 +11,7 @@ The paper links code that we have not read: there is no `mode="code"`. Where the
   LoCoMo trees of 384 nodes and depth 3.5 with the offline engines and `attach_only` (published: 352 and 4.0). For any other embedder,
   calibrate it on a development conversation; otherwise the tree is flat or reaches `max_depth`. `report()` gives nodes, depth and
   `none_rate`.
-- `max_depth`: at this depth, a NONE attaches the unit to the root (counted as `segtree.max_depth`). The paper has no limit; None turns
-  it off.
+- `max_depth`: at this depth, a NONE attaches the unit to the root (counted as `segtree.max_depth`). The paper has no limit (None).
 - `pointwise`: the paper speaks of scoring each candidate and of a merge-or-continue decision. `labels` takes the lowest node answered
   with MERGE; `score` takes the highest score of at least `score_threshold`. All candidates are asked about, as the published call
   counts imply; `early_stop` ends at the first that is accepted.
@@ -23,7 +22,8 @@ The paper links code that we have not read: there is no `mode="code"`. Where the
 - `summary_tokens`: limit on the child annotations in one annotation prompt; the paper has none. During writes the prompt contains the
   latest children that fit, after the node's previous annotation, which represents the earlier ones. `consolidate` summarises all
   children in order, with several prompts; each begins with the summary before it. None turns the limit off.
-- `neg`, `sink`: treatment of negative cosines and of nodes without an outgoing edge (`memsys.systems.segtree.reading`).
+- `neg`, `sink`: treatment of negative cosines and of nodes without an outgoing edge. Table 2's "normalized cosine similarity" is
+  read as the share in Algorithm 2; with `shift`, as (1 + cosine) / 2 before that.
 - `leaf_only`: whether only leaves are admissible. The default is all nodes, as in the paper's figures.
 - `dedup`: of several nodes with the same interval and text (chains repeat their leaf), recall only the best-ranked. The paper is silent.
 - `order`: order of the recalled items, by start of interval (`chronological`) or by score (`rank`). The paper is silent.

@@ -7,7 +7,7 @@ the placement of a new unit differs. Choices that the paper leaves open:
   second-level node by the same rule and threshold, with one root on top. That comparison uses a cluster's mean at the time of its
   assignment, which is its first unit. If the means followed the clusters, no second-level node could ever receive another cluster.
 - `annotate`: `attach_only` summarises the cluster that received the unit, and the root in `consolidate`. Placement does not depend on
-  annotations, so `full` (App. F as written) ends with the same annotations at a higher cost.
+  annotations, so `full` (App. F as written) ends with the same ones at a higher cost, as long as the root's children fit into one prompt.
 - A cluster of one unit copies its text and vector, without a call. Nodes are scored by the vector of their annotation, not by the mean
   of their units.
 
