@@ -59,7 +59,7 @@ class Written:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     results = tmp_path_factory.mktemp("results")
-    settings = ["memory=bm25", "dataset=locomo", "profile=smoke", "data.size=9", f"results={results}"]
+    settings = ["memory=bm25", "dataset=locomo", "profile=smoke", "data.size=3", f"results={results}"]
     code = change(composed("change", settings))
     (path,) = results.glob("tables/*.csv")
     lines = list(csv.DictReader(path.open(encoding="utf-8")))
@@ -86,15 +86,15 @@ def test_the_controls_stand_at_both_ends(written: Written) -> None:
         "full_history": verbatim,
         "bm25": verbatim,
     }
-    assert [cells["bm25", f"recalled, {family}"]["questions"] for family in FAMILIES] == ["9"] * 6
+    assert [cells["bm25", f"recalled, {family}"]["questions"] for family in FAMILIES] == ["3"] * 6
 
 
 def test_a_cell_says_right_wrong_not_applicable_and_what_went_wrong(
     written: Written,
 ) -> None:
     text = written.markdown
-    assert "| No memory | – · 0/0/9 |" in text
-    assert "· 0/9/0 · both 9" in text
+    assert "| No memory | – · 0/0/3 |" in text
+    assert "· 0/3/0 · both 3" in text
     assert "\n- STAND-IN: memory, reader" in text
     assert re.search(r"^- Models: memory \S+, reader \S+, judge \S+; embedder \S+\.$", text, re.MULTILINE)
     assert "LoCoMo · recalled, echo, by category" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -21,10 +22,22 @@ ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("conf", "data_loaders", "eval", "memsys", "results/published", "scripts")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A site-packages folder that holds nothing but the unpacked wheel."""
-    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    """A site-packages folder that holds nothing but the unpacked wheel; the first worker of pytest-xdist makes it for all."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    site = folder / "installed"
+    with (folder / "installed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not site.exists():
+            unpack_wheel(tmp_path_factory.mktemp("site")).rename(site)
+    return site
+
+
+def unpack_wheel(site: Path) -> Path:
+    """Build the wheel of a copy of the checkout, and unpack it into a folder."""
+    source = site.with_name(f"{site.name}-source")
     for name in SHIPPED:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):

@@ -84,7 +84,7 @@ def test_the_cap_is_kept(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", [False, True], ids=["client waits", "client is gone"])
 def test_a_reply_in_flight_at_a_signal_is_kept_and_reaches_its_client(tmp_path: Path, gone: bool) -> None:
-    upstream = Mock(latency=3.0)
+    upstream = Mock(latency=2.0)  # twice the second that the server itself gives a request when it is stopped
     with serving(application(upstream)) as url:
         given = ["--base-url", url, "--model", "mock", "--port", "0", "--cache", str(tmp_path / "cache.sqlite")]
         start = [sys.executable, "-m", "scripts", "gateway", *given]
