@@ -105,6 +105,11 @@ def test_areas_are_compared_question_by_question_at_the_same_budgets_only() -> N
     other = curve([AtBudget(1000, tokens, noisy)], HOMES)
     assert other is not None
     assert area_gap(first, other) is None
+    apart = [
+        curve([replace(at(each, 0.5), scores=dict.fromkeys(keys, 0.5)) for each in BUDGETS], HOMES)
+        for keys in (KEYS[:15], KEYS[15:])
+    ]
+    assert area_gap(*apart) is None  # type: ignore[arg-type]  # no question in common
 
 
 def test_a_curve_weighs_groups_as_the_column_does() -> None:

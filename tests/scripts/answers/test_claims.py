@@ -178,6 +178,17 @@ def test_a_score_over_the_answerable_questions_is_compared_with_their_mean(inven
         assert next(iter(readings(scored, printed(mean, over=over)).values())) == pytest.approx(mean)
 
 
+def test_conversations_count_alike_in_a_mean_of_locomo_alone_and_half_marks_pass(invent: Invent) -> None:
+    verdict = np.array(
+        [1.0 if at % 10 < 5 else 0.5 * (at // 10 == 0) for at in range(35)]
+    )  # longer conversations are right
+    locomo, other = (invent("mem", 35, dataset=title, measures={"verdict": verdict}) for title in ("LoCoMo", "BEAM 1M"))
+    own = {"mean of the conversations' means": pytest.approx((5 * 1.0 + 5 * 0.5 / 3) / 10)}
+    assert readings(other, printed(0.6)) == {"mean verdict": pytest.approx(22.5 / 35)}
+    assert readings(locomo, printed(0.6)) == {**readings(other, printed(0.6)), **own}
+    assert readings(locomo, printed(0.7, of="pass")) == {"share of at least half marks": pytest.approx(25 / 35)}
+
+
 def test_the_reading_that_agrees_is_named(make: Make) -> None:
     half = [{**record, "verdicts": [] if at % 2 else [1]} for at, record in enumerate(rows())]
     (finding,) = findings(make(half, claimed=(printed(0.5),)))
