@@ -494,6 +494,15 @@ def test_a_row_of_the_table_shows_the_joined_share_and_the_printed_score_of_its_
     assert [cell.strip() for cell in row.split("|")[2:5]] == ["40 of 40", "1.000", "0.99 judge"]
     bare = table("set", rows_of([replace(invent("mem", claimed=()), has_questions=False)]))
     assert [cell.strip() for cell in bare.split("| mem ")[1].split("|")[2:4]] == ["–", "–"]
+    verdict = np.array([1.0] * 30 + [0.0] * 10)
+    more = (
+        printed(0.75),
+        printed(0.8, digits=2, until="2026-05-13"),
+        printed(0.9, digits=1, other_run="a mean of three runs"),
+    )
+    said = table("set", rows_of([invent("mem", claimed=more, measures={"verdict": verdict})]))
+    assert "also printed until 2026-05-13: 0.80 judge, not supported by this file, this file says 0.75" in said
+    assert "also printed: 0.9 judge, which is a mean of three runs, another run, this file says 0.8" in said
 
 
 def test_text_of_others_is_inert(make: Make) -> None:
