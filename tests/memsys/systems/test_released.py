@@ -197,6 +197,8 @@ def test_closing_is_awaited_and_closes_the_loop(
     written(memory, 1)
     memory.close()
     assert (tmp_path / "closed").read_text() == "awaited, consolidate, closed"
+    with pytest.raises(WorkerError, match="is closed"):
+        memory.read(ASKED)
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------

@@ -195,6 +195,13 @@ def test_a_place_of_another_kind_is_text_without_a_link(
     assert f"Printed at {place}</li>" in text
 
 
+def test_the_same_answers_under_another_name_are_linked(tmp_path: Path, invent: Invent) -> None:
+    one = invent("one")
+    folder = site(tmp_path, one, invent("two", texts=one.texts))
+    for name, other in (("one", "two"), ("two", "one")):
+        assert f'<li>same answers as <a href="claim-{other}.html"' in page(folder, name)
+
+
 def test_missing_blank_and_repeated_answers_are_counted_and_listed(tmp_path: Path, invent: Invent) -> None:
     counts = Counter({"blank answer": 2, "duplicate": 30})
     listed = tuple(f"a.json[{at}]: duplicate" for at in range(30))
