@@ -110,6 +110,15 @@ def test_lines_after_a_marker_are_kept_and_the_message_is_noted(tier: Path) -> N
     assert not any("lines after" in note for note in load(tier, markers="raw")[1].notes)
 
 
+def test_two_messages_of_one_id_are_refused(tier: Path) -> None:
+    twice = copy.deepcopy(CHAT)
+    twice[0]["turns"][0][1]["id"] = twice[0]["turns"][0][0]["id"]
+    write_json(tier / "2" / "chat.json", twice)
+    (tier / "2" / "chat_trunecated.json").unlink()
+    with pytest.raises(DataError, match=r"^2: messages: expected unique ids, found '0' twice"):
+        load(tier)[1]
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [

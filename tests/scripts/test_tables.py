@@ -374,6 +374,11 @@ def test_the_command_reads_names_settings_and_files_from_its_words(
     monkeypatch.setattr("eval.report.ratings.as_markdown", str)
     assert main(["ratings", "mine.json", "--results", "theirs"]) == 0
     assert "('mine.json', 'theirs')" in capsys.readouterr().out
+    monkeypatch.setattr(tables, "memories_here", lambda: ["all"])
+    monkeypatch.setattr(tables, "measure", lambda names, folder: names)
+    monkeypatch.setattr(tables, "calls_table", lambda rows: f"calls of {rows}")
+    assert main(["calls"]) == main(["calls", "--memory", "bm25", "dense"]) == 0
+    assert capsys.readouterr().out == "calls of ['all']\ncalls of ['bm25', 'dense']\n"
     for words, why in ((["ratings"], "one file"), (["systems", "x"], "systems takes no x"), (["calls", "y"], "no y")):
         with pytest.raises(SystemExit) as ended:
             main(words)

@@ -510,6 +510,7 @@ def test_text_of_others_is_inert(make: Make) -> None:
     own = make(rows(), note=bad, system=bad, by=bad)
     text, made = page([own], {bad: bad})
     assert "\n## Not there\n\n- " in text
+    assert "\n## Leniency\n" in text
     assert "\x1b" not in text
     assert "<script>" not in text.replace("\\<script\\>", "")
     (record,) = list(csv.DictReader(io.StringIO(as_csv(made))))
