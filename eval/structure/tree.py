@@ -125,8 +125,10 @@ def top_down(tree: Tree) -> list[int]:
             if not waiting[child]:
                 order.append(child)
     if len(order) < len(tree.ids):
-        circular = tree.ids[waiting.index(max(waiting))]
-        raise RunError(f"{tree.case_id}: nodes that are their own ancestors, among {circular}")
+        node = next(node for node, count in enumerate(waiting) if count)
+        for _ in tree.ids:  # upwards: a node below a circle waits, too
+            node = next(parent for parent in tree.parents[node] if waiting[parent])
+        raise RunError(f"{tree.case_id}: nodes that are their own ancestors, among {tree.ids[node]}")
     return order
 
 

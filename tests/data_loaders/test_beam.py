@@ -99,12 +99,24 @@ def test_a_truncated_copy_with_other_ids_or_roles_is_an_error(tier: Path, field:
 def test_lines_after_a_marker_are_kept_and_the_message_is_noted(tier: Path) -> None:
     leaked = copy.deepcopy(CHAT)
     leaked[0]["turns"][0][1]["content"] = "Is it dry? ->-> 1,N/AStay in English.\nAssistant\n\nLook for soft wood."
+    leaked[0]["turns"][0][0]["content"] += " ->-> 2,3"
     write_json(tier / "2" / "chat.json", leaked)
     (tier / "2" / "chat_trunecated.json").unlink()
     boat = load(tier)[1]
     assert boat.turns[1].text == "Is it dry?Stay in English.\nAssistant\n\nLook for soft wood."
-    assert "Message 1 has lines after its marker, which are kept." in boat.notes
+    assert [note for note in boat.notes if "lines after" in note] == [
+        "Message 1 has lines after its marker, which are kept."
+    ]
     assert not any("lines after" in note for note in load(tier, markers="raw")[1].notes)
+
+
+def test_two_messages_of_one_id_are_refused(tier: Path) -> None:
+    twice = copy.deepcopy(CHAT)
+    twice[0]["turns"][0][1]["id"] = twice[0]["turns"][0][0]["id"]
+    write_json(tier / "2" / "chat.json", twice)
+    (tier / "2" / "chat_trunecated.json").unlink()
+    with pytest.raises(DataError, match=r"^2: messages: expected unique ids, found '0' twice"):
+        load(tier)[1]
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,10 @@ def test_an_item_that_is_in_no_visible_turn_is_noted(folder: Path) -> None:
     (case,) = load(folder)
     assert asked(case, 2)[1].evidence == ()
     assert "office_sample_01_juniper_rollout_ckpt_02: 4 of its 4 items are in no turn before it is asked." in case.notes
+    write_jsonl(
+        folder / "office" / "checkpoints.jsonl", [{**record, "as_of_turn_id": "t007"} for record in CHECKPOINTS]
+    )
+    assert asked(load(folder)[0], 2)[1].evidence == ("t003", "t006"), "the firewall is named in the next turn"
 
 
 def test_a_redacted_answer_whose_items_are_targets_is_left_out_of_the_redacted_group(folder: Path) -> None:

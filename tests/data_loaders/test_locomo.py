@@ -265,12 +265,28 @@ def test_ceilings_count_faulty_answers_and_leave_adversarial_questions_out() -> 
     assert ceilings(load(SAMPLE, overlay="audit/errors.json")) == pytest.approx(expected)
     with pytest.raises(ValueError, match="loaded with an overlay"):
         ceilings(load(SAMPLE))
+    caption = audit_caption(SAMPLE, overlay="audit/errors.json", overlay_mode="excluded")
+    assert (
+        ": questions with a faulty answer left out); with the released answers a perfect system gets 97.56 % ("
+        in caption
+    )
+    shares = caption.rpartition(" (")[2].removesuffix(")").split(", ")
+    assert sorted(shares) == ["multi-hop 100.00", "open-domain 75.00", "single-hop 100.00", "temporal 100.00"]
 
 
 def test_an_overlay_for_other_questions_is_refused(tmp_path: Path) -> None:
     path = edited(tmp_path, lambda raw: raw[0]["qa"].pop(0))
     with pytest.raises(DataError, match=r"locomo\.json\[0\]\.qa\[9\]\.question: expected 'Which instruments"):
         load(path, overlay=SAMPLE.parent / "audit" / "errors.json")
+
+
+def test_an_overlay_with_two_entries_of_a_question_is_refused(tmp_path: Path) -> None:
+    errata = json.loads((SAMPLE.parent / "audit" / "errors.json").read_text(encoding="utf-8"))
+    (tmp_path / "twice.json").write_text(
+        json.dumps([*errata, {**errata[0], "correct_answer": "another"}]), encoding="utf-8"
+    )
+    with pytest.raises(DataError, match=r"\.question_id: expected unique ids, found 'locomo_0_qa9' twice"):
+        load(SAMPLE, overlay=tmp_path / "twice.json")
 
 
 @pytest.mark.parametrize("damaged", ["a question as text", 7, None, ["a", "list"]])

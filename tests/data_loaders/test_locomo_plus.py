@@ -112,6 +112,15 @@ def test_a_damaged_entry_is_named(tmp_path: Path, field: str, value: str, says: 
         load(written(tmp_path, entries))[1]
 
 
+def test_a_conversation_with_a_session_without_a_time_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, ENTRIES)
+    hosts = json.loads((tmp_path / "locomo" / "locomo10.json").read_text(encoding="utf-8"))
+    hosts[0]["conversation"]["session_1_date_time"] = "some day"
+    write_json(tmp_path / "locomo" / "locomo10.json", hosts)
+    with pytest.raises(DataError, match="whose sessions have times, found conv-911 with some without"):
+        load(path)[0]
+
+
 def test_an_unknown_choice_of_gaps_is_refused() -> None:
     with pytest.raises(ValueError, match="'all'"):
         load(SAMPLE, gaps="all")  # type: ignore[arg-type]

@@ -179,6 +179,9 @@ def test_a_folder_is_official_when_complete_and_partial_when_not(tmp_path: Path,
     assert partial.status == "partial"
     assert partial.note.startswith("missing: b.json")
     assert partial.sha256 != found.sha256
+    known |= {name: replace(each, status="excerpt") for name, each in known.items()}
+    assert (found := find("set", root=tmp_path)).status == "partial", "an excerpt is not the official file"
+    assert found.note == ""
 
 
 def test_a_folder_with_a_changed_or_an_unknown_file_is_refused(tmp_path: Path, known: dict[str, Entry]) -> None:
@@ -503,6 +506,7 @@ def test_after_an_archive_that_cannot_be_read_the_same_command_downloads_it_anew
     server.files["/x.tar.gz"] = whole
     download(known["set"], tmp_path / "root", unpinned=True)
     assert (tmp_path / "root" / "set" / "talk" / "a.txt").read_bytes() == b"one"
+    assert find("set/talk", root=tmp_path / "root", unpinned=True).status == "unpinned", "the archive was not verified"
 
 
 def test_members_of_a_verified_archive_are_known_afterwards(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from data_loaders.schema import Case, Gold, Question
@@ -124,6 +126,8 @@ def test_another_answer_is_of_the_same_type_and_shares_no_word_that_says_somethi
     assert of("q6")["another option"].answer == "(a) tin"
     assert of("q5")["the tempting answer"].answer == "She needed money"
     assert {kind for kind, probe in of("q5").items() if probe.right} == {"refusal where there is no answer"}
+    plain = replace(CASE, questions=((Question("q8", "Why did Ruben sell it?"), Gold(("-",), answerable=False)),))
+    assert [probe.kind for probe in probes([plain])] == ["refusal where there is no answer"]
 
 
 def test_a_gold_that_describes_a_reply_gives_wrong_probes_only() -> None:

@@ -105,6 +105,11 @@ def test_areas_are_compared_question_by_question_at_the_same_budgets_only() -> N
     other = curve([AtBudget(1000, tokens, noisy)], HOMES)
     assert other is not None
     assert area_gap(first, other) is None
+    apart = [
+        curve([replace(at(each, 0.5), scores=dict.fromkeys(keys, 0.5)) for each in BUDGETS], HOMES)
+        for keys in (KEYS[:15], KEYS[15:])
+    ]
+    assert area_gap(*apart) is None  # type: ignore[arg-type]  # no question in common
 
 
 def test_a_curve_weighs_groups_as_the_column_does() -> None:
@@ -124,6 +129,11 @@ def test_a_curve_weighs_groups_as_the_column_does() -> None:
     assert whole.by_case is not None
     assert all(each.low <= whole.by_case.low < 0.5 < whole.by_case.high <= each.high for each in weighed.band)
     assert tokens_within(dict.fromkeys(KEYS, 0.9), weighed) == Needed(1000.0, None)
+    fewer = curve([replace(at(each, 0.0), scores=dict.fromkeys(KEYS[:12], 0.0)) for each in BUDGETS], HOMES, groups)
+    assert fewer is not None
+    shared = area_gap(weighed, fewer)
+    assert shared is not None
+    assert (shared.n, shared.mean) == (12, pytest.approx(0.5)), "groups of the common questions alone"
 
 
 def test_questions_that_are_not_scored_at_every_budget_are_left_out() -> None:

@@ -8,11 +8,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from data_loaders.schema import Case, Question, Session, Turn, Unit
+from data_loaders.units import make_units
 from eval.analysis import load
 from eval.analysis.load import VALUE, Level, LoadCounts, Plan, as_csv, measure, value_of, writes
 from eval.files.store import RunError
@@ -193,6 +195,21 @@ def test_a_user_without_a_memory_sends_nothing_and_the_others_go_on(levels: Any)
     assert store.calls["close"] == 2
 
 
+def test_a_user_wakes_when_its_next_step_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waited = [0.0], list[float]()
+
+    class Over(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            now[0] += waited[-1]
+            return self.is_set()
+
+    monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    user = load.User("u", [], AT_ONCE, {}, Over())
+    assert user._slept_until(0.5)
+    assert waited == pytest.approx([0.2, 0.2, 0.1])
+
+
 def test_what_time_leaves_no_room_for_is_counted_as_not_sent(levels: Any) -> None:
     ((level,), _) = levels(Own, replace(AT_ONCE, seconds=1e-9))
     tally = level.tally
@@ -231,6 +248,12 @@ def test_the_end_of_the_run_ends_all_users_and_closes_their_memories(levels: Any
     with pytest.raises(RunError, match="the spending cap was reached; nothing was kept of users=3"):
         levels(Spent)
     assert stores[0].calls["close"] == 3
+    unit = make_units(CASES[0].sessions, "utterance").units[0]
+    user = load.User("u", [(unit, Question("q", "What?"), "v")], AT_ONCE, {}, over := threading.Event())
+    user.memory = Spent(Store())
+    with pytest.raises(EndOfRun):
+        user.begin()
+    assert over.is_set(), "the others hear of it before this user is waited for"
 
 
 def test_more_writes_than_the_data_set_has_units_are_refused(levels: Any) -> None:

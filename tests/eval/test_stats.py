@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from eval.statistics.stats import (
+    MOST_FLIPS,
     Grouping,
     Interval,
     by_question,
@@ -327,10 +328,17 @@ def test_no_difference_at_all_has_p_one() -> None:
     assert permutation_p(np.zeros(10)) == 1.0
 
 
+def test_p_is_never_zero_where_no_random_flip_is_as_extreme() -> None:
+    assert permutation_p(np.linspace(1.0, 2.0, 60)) == pytest.approx(1 / (MOST_FLIPS + 1), rel=1e-9)
+
+
 def test_group_means_weigh_the_same_however_many_questions_they_hold() -> None:
     values = [1.0] * 90 + [0.0] * 10
     groups = ["big"] * 90 + ["small"] * 10
-    assert estimate(values, groups, groups=groups).mean == pytest.approx(0.5)
+    weighed = estimate(values, groups, groups=groups)
+    assert weighed.mean == pytest.approx(0.5)
+    assert weighed.by_question is not None
+    assert weighed.by_question.low < 0.5 < weighed.by_question.high, "not Wilson's of 90 in 100"
     assert estimate(values, groups).mean == pytest.approx(0.9)
 
 

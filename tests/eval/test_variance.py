@@ -96,24 +96,24 @@ def test_the_variances_are_unbiased_where_histories_differ_in_size() -> None:
 
 
 def test_the_interval_of_the_variance_of_builds_adds_the_distances_of_both_mean_squares() -> None:
-    blocks, squares = [np.zeros((4, 3, 1))] * 6, {"build": 0.9, "answer": 0.5}
+    blocks, squares = [np.zeros((4, 3, 2))] * 6, {"build": 0.9, "answer": 0.5}
     builds, answers = chi2(6 * 2), chi2(6 * 3 * 2)
-    tail, value = 0.025, (0.9 - 0.5) / 4
+    tail, value = 0.025, (0.9 - 0.5) / 8
     interval = variance._of_few(blocks, squares, "build", value, tail)
     # The least variance has the fewest builds' and the most answers' squares, and the other way round.
-    least = [0.9 / 4 * (1 - 12 / builds.ppf(1 - tail)), 0.5 / 4 * (36 / answers.ppf(tail) - 1)]
-    most = [0.9 / 4 * (12 / builds.ppf(tail) - 1), 0.5 / 4 * (1 - 36 / answers.ppf(1 - tail))]
+    least = [0.9 / 8 * (1 - 12 / builds.ppf(1 - tail)), 0.5 / 8 * (36 / answers.ppf(tail) - 1)]
+    most = [0.9 / 8 * (12 / builds.ppf(tail) - 1), 0.5 / 8 * (1 - 36 / answers.ppf(1 - tail))]
     assert interval.low == pytest.approx(max(0.0, value - np.hypot(*least)))
     assert interval.high == pytest.approx(value + np.hypot(*most))
 
 
 def test_the_interval_of_the_variance_of_histories_takes_off_questions_and_builds_and_gives_back_answers() -> None:
-    """Of six histories of four questions in three builds: each mean square counts a twelfth, with its own degrees of freedom."""
-    blocks, squares = [np.zeros((4, 3, 1))] * 6, {"history": 2.0, "question": 0.7, "build": 0.9, "answer": 0.5}
+    """Of six histories of four questions in three builds, graded twice: each mean square counts a 24th, with its own degrees of freedom."""
+    blocks, squares = [np.zeros((4, 3, 2))] * 6, {"history": 2.0, "question": 0.7, "build": 0.9, "answer": 0.5}
     interval = variance._of_few(blocks, squares, "history", 0.2, 0.025)
     least, most = [], []
     for name, freedom, sign in (("history", 5, 1), ("question", 18, -1), ("build", 12, -1), ("answer", 36, 1)):
-        down, up = (squares[name] / 12 * (freedom / chi2(freedom).ppf(tail) - 1) for tail in (0.975, 0.025))
+        down, up = (squares[name] / 24 * (freedom / chi2(freedom).ppf(tail) - 1) for tail in (0.975, 0.025))
         least.append(down if sign > 0 else up)
         most.append(up if sign > 0 else down)
     assert interval.low == pytest.approx(max(0.0, 0.2 - np.linalg.norm(least)))

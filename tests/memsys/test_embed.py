@@ -62,6 +62,14 @@ def test_inflected_words_meet_and_function_words_hardly_count() -> None:
     assert abs(cosine("mountain railway", "wedding cake")) < 0.1
 
 
+def test_words_of_one_weight_have_one_size_and_either_sign() -> None:
+    (vector,) = HashingEmbedder(dimension=2**16).embed(["harbour violin lemon market engine winter"])
+    told = vector[vector != 0.0]
+    words, pairs = 1 / 8.5**0.5, 0.5**0.5 / 8.5**0.5  # six words and five pairs of half their weight
+    assert sorted(np.abs(told)) == pytest.approx([pairs] * 5 + [words] * 6)
+    assert 0 < (told > 0).sum() < told.size
+
+
 def test_the_order_of_words_counts_a_little() -> None:
     assert 0.5 < cosine("dog bites postman", "postman bites dog") < 0.999
 

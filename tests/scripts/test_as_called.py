@@ -17,7 +17,7 @@ from scripts.command import usage
 from scripts.commands.list import every_name
 from scripts.setup import arguments
 from scripts.setup.arguments import as_called
-from scripts.setup.exits import _message, remedy
+from scripts.setup.exits import _message, _report, remedy
 from scripts.setup.launch import composed, readable, settings_first
 
 
@@ -44,6 +44,18 @@ def test_a_port_in_use_is_one_sentence() -> None:
 
 def test_a_folder_that_cannot_be_made_is_one_sentence_that_names_its_setting() -> None:
     assert "results=" in remedy(FileNotFoundError(errno.ENOENT, "no such file", "/proc/x"))
+
+
+def test_abandoned_calls_are_counted_and_the_command_that_makes_them_again_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for abandoned in (0, 1, 2):
+        _report(abandoned)
+    one, two = capsys.readouterr().err.splitlines()
+    assert one.startswith("1 call in flight took longer than ")
+    assert one.endswith(" and was abandoned; the same command makes it again")
+    assert two.startswith("2 calls in flight ")
+    assert two.endswith(" and were abandoned; the same command makes them again")
 
 
 def test_an_extra_is_named_in_quotes_for_zsh() -> None:

@@ -98,6 +98,8 @@ def test_the_quirks_of_a_bare_server_are_found() -> None:
     examination = examined(SETS["bare"])
     said = found(examination)
     assert said["usage"] == "note: not reported"
+    assert said["window"].startswith("ok: at least ")
+    assert said["window"].endswith(" tokens, and the beginning is recalled")
     assert said["temperature"].startswith("note: ignored")
     assert said["thinking"] == "note: in the text; no switch stops it"
     assert said["JSON"].startswith("stop: a schema is refused")
@@ -112,6 +114,7 @@ def test_each_quirk_alone_is_found(subtests: pytest.Subtests) -> None:
         ({"limit_field": "max_completion_tokens"}, "token limit field", "stop: max_tokens is refused"),
         ({"schema": "refused"}, "JSON", "stop: a schema is refused"),
         ({"schema": "ignored"}, "JSON", "note: a schema is ignored"),
+        ({"schema": "ignored", "json_object": "refused"}, "JSON", "note: a schema is ignored; an object is refused"),
         ({"logprobs": "refused"}, "log-probabilities", "note: refused"),
         ({"window": 3000, "cuts": True}, "window", "stop: the server cuts prompts without an error"),
         ({"window": 3000, "cuts": True, "usage": False}, "window", "stop: the server cuts prompts without an error"),

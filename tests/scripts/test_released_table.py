@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from memsys.products.places import PINS
 from scripts.setup.exits import guarded
 from scripts.setup.options import load_option, options
-from scripts.tables import grid
+from scripts.tables import grid, table
 from scripts.tables.grid import NOT_EXAMINED
 from scripts.tables.table import make_table
 from tests.scripts.commands import composed
@@ -21,10 +23,8 @@ def printed(folder: Path, *settings: str) -> dict[str, list[str]]:
     cut = ["table=released", "profile=smoke", "data.max_cases=1", "data.size=4", f"results={folder}", *settings]
     guarded(lambda: make_table(composed("reproduce", cut)).code)
     (file,) = (folder / "tables").glob("*.json")
-    table = json.loads(file.read_text(encoding="utf-8"))
-    return {row["name"]: [cell["text"] for cell in row["cells"]] for row in table["rows"]} | {
-        "caption": table["caption"]
-    }
+    made = json.loads(file.read_text(encoding="utf-8"))
+    return {row["name"]: [cell["text"] for cell in row["cells"]] for row in made["rows"]} | {"caption": made["caption"]}
 
 
 @pytest.fixture
@@ -70,6 +70,28 @@ def test_a_row_whose_conformance_is_refused_says_why_and_a_replay_examines_nobod
     monkeypatch.setattr(grid, "source_digest", lambda modules: "other checks", raising=False)
     rows = printed(tmp_path, "table.others=[bm25,nothing]", "replay=true")
     assert rows["bm25"][-1] == NOT_EXAMINED, "the checks have changed"
+
+
+def test_rows_that_were_not_asked_for_and_groups_that_do_not_print_it_are_not_examined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    examined: list[str] = []
+    monkeypatch.setattr(table, "conformance", lambda run: "accepted" if run == "known" else NOT_EXAMINED)
+    monkeypatch.setattr(table, "examine_and_keep", lambda run, waived: examined.append(run))
+    monkeypatch.setattr(table, "recipe_of", lambda memory: SimpleNamespace(waived={}))
+    printing = [SimpleNamespace(kind="fact", name="conformance")]
+    groups: Any = [
+        SimpleNamespace(name=name, dataset="d", metrics=printing if name == "facts" else [])
+        for name in ("facts", "scores")
+    ]
+    lines: Any = [
+        SimpleNamespace(name=name, memory=None if name == "paper" else {}) for name in ("a", "b", "c", "paper")
+    ]
+    runs: Any = {("a", "facts"): ["a"], ("b", "facts"): ["b"], ("c", "facts"): ["known"], ("a", "scores"): ["a again"]}
+    for only, expected in ((None, ["a", "b"]), (frozenset({"b", "c"}), ["b"])):
+        examined.clear()
+        table._examine(groups, lines, runs | {("paper", "facts"): ["paper"]}, only)
+        assert examined == expected
 
 
 def test_every_product_is_a_row_of_the_table_and_says_how_it_recalls() -> None:

@@ -172,8 +172,9 @@ def test_what_is_right_stays_as_it_is(command: str) -> None:
 
 def test_settings_are_changed_in_a_copy_alone() -> None:
     cfg = composed("config", ["data.size=3"])
-    other = cfg.changed(data={"size": 5}, models={"judge": "m"}, yes=True)
-    assert (other.data.size, other.models.judge, other.yes) == (5, "m", True)
+    prices = {"m": {"input": 1.0, "output": 2.0}}
+    other = cfg.changed(data={"size": 5}, models={"judge": "m"}, yes=True, prices=prices)
+    assert (other.data.size, other.models.judge, other.yes, other.prices) == (5, "m", True, prices)
     assert (cfg.data.size, cfg.models.judge, cfg.yes) == (3, None, False)
     assert other.data.seed == cfg.data.seed
     assert other.plain["data"] == {**cfg.plain["data"], "size": 5}
@@ -286,6 +287,7 @@ def test_a_wrong_setting_of_a_memory_or_a_loader_is_one_sentence(
         ("dataset.metrics=[squad_f2]", "no metric called squad_f2; did you mean squad_f1?"),
         ("protocol.reader=segtre", "no reader called 'segtre'; did you mean segtree?"),
         ("protocol.judges=[mem1]", "no judge called 'mem1'; did you mean mem0?"),
+        ("protocol.reader=../reader/segtree", "no reader called '../reader/segtree'"),
     ]:
         with subtests.test(override=override, said=said):
             assert run_single(configuration("config", f"results={tmp_path}", override)) == 2
@@ -351,6 +353,10 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
         ("data.siez=3", "error: data.siez is not a setting of this command; did you mean data.size?\n"),
         ("table=local", "error: table is not a setting of this command; it is one of reproduce, change, budgets\n"),
         ("memory=bm26", "error: no memory called 'bm26'; did you mean bm25?\n"),
+        (
+            "memory=mine.yaml",
+            "error: no memory called 'mine.yaml': put the file into conf/memory/ of the working folder, and name it without .yaml\n",
+        ),
         (
             "memory=3",
             "error: a memory, a data set or another file of conf is chosen by its name, not by a number, a switch or null\n",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -390,6 +390,11 @@ def test_the_command_reads_names_settings_and_files_from_its_words(
     monkeypatch.setattr("eval.report.ratings.as_markdown", str)
     assert main(["ratings", "mine.json", "--results", "theirs"]) == 0
     assert "('mine.json', 'theirs')" in capsys.readouterr().out
+    monkeypatch.setattr(tables, "memories_here", lambda: ["all"])
+    monkeypatch.setattr(tables, "measure", lambda names, folder: names)
+    monkeypatch.setattr(tables, "calls_table", lambda rows: f"calls of {rows}")
+    assert main(["calls"]) == main(["calls", "--memory", "bm25", "dense"]) == 0
+    assert capsys.readouterr().out == "calls of ['all']\ncalls of ['bm25', 'dense']\n"
     for words, why in ((["ratings"], "one file"), (["systems", "x"], "systems takes no x"), (["calls", "y"], "no y")):
         with pytest.raises(SystemExit) as ended:
             main(words)
@@ -410,3 +415,50 @@ def test_a_shipped_sample_that_cannot_be_loaded_is_an_error_and_missing_real_dat
     real = composed("reproduce", [f"results={tmp_path}", "data.source=real", f"data.root={tmp_path}"])
     group = column_group(real, {"dataset": "locomo"}, ())
     assert (group.dataset, group.missing, group.questions) == (None, "no data: damaged", ())
+
+
+@dataclass(frozen=True)
+class Planned:
+    name: str
+    folder: Path
+    dataset: str = "d"
+    chain: float = 0.0
+
+
+def executed(
+    monkeypatch: pytest.MonkeyPatch, runs: Mapping[tuple[str, str], list[Planned]], cap: float | None, ends: str = ""
+) -> list[tuple[list[str], int]]:
+    """Names of the runs that are answered together, with the number of their questions; the cap is reached in the row `ends`."""
+    asked = [SimpleNamespace(case_id=case) for case in "aaabb"]
+    whole, first = ({"name": "whole", "option": {}}, {"name": "first", "option": {"ask": "first"}})
+    groups: Any = [SimpleNamespace(questions=asked, **each) for each in (whole, first)]
+    purse, answered = SimpleNamespace(reached=False), list[tuple[list[str], int]]()
+
+    def answer_all(cfg: object, models: object, row: Sequence[Planned], count: int, judges: object) -> str:
+        answered.append(([run.name for run in row], count))
+        purse.reached = row[0].name == ends
+        return ends
+
+    monkeypatch.setattr(table, "answer_all", answer_all)
+    monkeypatch.setattr(table, "score", lambda *_: None)
+    models: Any = SimpleNamespace(purse=purse, traffic=None, ahead=None)
+    costs = {run.folder: float(len(run.name)) for builds in runs.values() for run in builds}
+    plan: Any = SimpleNamespace(costs=costs, chains={})
+    said = table._execute(SimpleNamespace(max_usd=cap, k_evidence=10), models, groups, runs, {}, plan)  # type: ignore[arg-type]
+    assert said == ends
+    return answered
+
+
+def test_rows_under_a_cap_run_from_the_cheapest_to_the_one_that_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {(name, "whole"): [Planned(name, Path(name))] for name in ("dearest", "dear", "low")}
+    assert executed(monkeypatch, runs, None) == [(["dearest", "dear", "low"], 15)]
+    assert executed(monkeypatch, runs, 1.0) == [(["low"], 5), (["dear"], 5), (["dearest"], 5)]
+    assert executed(monkeypatch, runs, 1.0, ends="dear") == [(["low"], 5), (["dear"], 5)]
+
+
+def test_of_two_column_groups_with_one_folder_that_with_more_questions_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = {("row", group): [Planned(f"row of {group}", Path("same"))] for group in ("whole", "first")}
+    for runs in (both, dict(reversed(both.items()))):
+        assert executed(monkeypatch, runs, None) == [(["row of whole"], 5)], (
+            "one question a history is the smaller part"
+        )

@@ -114,9 +114,12 @@ def test_tokens_are_counted_by_depth() -> None:
     assert found[0] == [count_tokens("n0")] * 2
 
 
-def test_a_circle_is_refused() -> None:
-    with pytest.raises(RunError, match="their own ancestors"):
-        top_down(grown([(), (2,), (1,)]))
+@pytest.mark.parametrize("parents", [[(), (2,), (1,)], [(), (), (0, 3, 3), (4,), (3,)]])
+def test_a_circle_is_refused_with_a_node_of_it(parents: list[tuple[int, ...]]) -> None:
+    with pytest.raises(RunError, match=r"their own ancestors, among n[1-4]$") as refused:
+        top_down(grown(parents))
+    node = int(str(refused.value)[-1])
+    assert node in {1, 2} if len(parents) == 3 else node in {3, 4}, "the others are above or below the circle"
 
 
 MEMORIES: dict[str, Any] = {

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import memory_stories
@@ -23,9 +24,9 @@ from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.offline.extractive import ExtractiveLLM
-from memsys.llm.protocol import ModelError
+from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.products.places import PINS, place_of
-from memsys.products.process import Crashed, Hung, Raised, WorkerError
+from memsys.products.process import Crashed, Hung, ProductSession, Raised, WorkerError
 from memsys.systems.released import Released
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -188,6 +189,13 @@ def test_a_line_has_the_speaker_in_front_if_there_is_one(toy: Callable[..., Rele
     assert memory.report()["counts"]["units_without_change"] == 1, "a unit in which nothing is said is not passed on"
 
 
+def test_of_several_failed_calls_the_one_that_ends_the_run_is_raised() -> None:
+    session: Any = object.__new__(ProductSession)
+    session._account = SimpleNamespace(failures=[ModelError("no reply"), EndOfRun("the spending cap was reached")])
+    with pytest.raises(EndOfRun, match="spending cap"):
+        session._raise_failures("read", None)
+
+
 @pytest.mark.slow
 def test_closing_is_awaited_and_closes_the_loop(
     toy: Callable[..., Released], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -197,6 +205,8 @@ def test_closing_is_awaited_and_closes_the_loop(
     written(memory, 1)
     memory.close()
     assert (tmp_path / "closed").read_text() == "awaited, consolidate, closed"
+    with pytest.raises(WorkerError, match="is closed"):
+        memory.read(ASKED)
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------

@@ -178,6 +178,17 @@ def test_a_score_over_the_answerable_questions_is_compared_with_their_mean(inven
         assert next(iter(readings(scored, printed(mean, over=over)).values())) == pytest.approx(mean)
 
 
+def test_conversations_count_alike_in_a_mean_of_locomo_alone_and_half_marks_pass(invent: Invent) -> None:
+    verdict = np.array(
+        [1.0 if at % 10 < 5 else 0.5 * (at // 10 == 0) for at in range(35)]
+    )  # longer conversations are right
+    locomo, other = (invent("mem", 35, dataset=title, measures={"verdict": verdict}) for title in ("LoCoMo", "BEAM 1M"))
+    own = {"mean of the conversations' means": pytest.approx((5 * 1.0 + 5 * 0.5 / 3) / 10)}
+    assert readings(other, printed(0.6)) == {"mean verdict": pytest.approx(22.5 / 35)}
+    assert readings(locomo, printed(0.6)) == {**readings(other, printed(0.6)), **own}
+    assert readings(locomo, printed(0.7, of="pass")) == {"share of at least half marks": pytest.approx(25 / 35)}
+
+
 def test_the_reading_that_agrees_is_named(make: Make) -> None:
     half = [{**record, "verdicts": [] if at % 2 else [1]} for at, record in enumerate(rows())]
     (finding,) = findings(make(half, claimed=(printed(0.5),)))
@@ -483,6 +494,15 @@ def test_a_row_of_the_table_shows_the_joined_share_and_the_printed_score_of_its_
     assert [cell.strip() for cell in row.split("|")[2:5]] == ["40 of 40", "1.000", "0.99 judge"]
     bare = table("set", rows_of([replace(invent("mem", claimed=()), has_questions=False)]))
     assert [cell.strip() for cell in bare.split("| mem ")[1].split("|")[2:4]] == ["–", "–"]
+    verdict = np.array([1.0] * 30 + [0.0] * 10)
+    more = (
+        printed(0.75),
+        printed(0.8, digits=2, until="2026-05-13"),
+        printed(0.9, digits=1, other_run="a mean of three runs"),
+    )
+    said = table("set", rows_of([invent("mem", claimed=more, measures={"verdict": verdict})]))
+    assert "also printed until 2026-05-13: 0.80 judge, not supported by this file, this file says 0.75" in said
+    assert "also printed: 0.9 judge, which is a mean of three runs, another run, this file says 0.8" in said
 
 
 def test_text_of_others_is_inert(make: Make) -> None:
@@ -490,6 +510,7 @@ def test_text_of_others_is_inert(make: Make) -> None:
     own = make(rows(), note=bad, system=bad, by=bad)
     text, made = page([own], {bad: bad})
     assert "\n## Not there\n\n- " in text
+    assert "\n## Leniency\n" in text
     assert "\x1b" not in text
     assert "<script>" not in text.replace("\\<script\\>", "")
     (record,) = list(csv.DictReader(io.StringIO(as_csv(made))))

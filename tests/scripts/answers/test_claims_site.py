@@ -141,7 +141,8 @@ def test_a_page_says_what_is_printed_and_what_the_file_gives(tmp_path: Path, inv
         Printed(0.80, 2, "judge", "all", "README", printed_at="docs/RESULTS.md:7 @0123abc"),
         Printed(0.75, 2, "judge", "all", "README", until="2026-05-13"),
     )
-    text = page(site(tmp_path, invent("mem", claimed=claimed, measures={"verdict": verdict})), "mem")
+    invented = invent("mem", claimed=claimed, measures={"verdict": verdict}, answer_model="a reader")
+    text = page(site(tmp_path, invented), "mem")
     said = (
         "0.80 (mean verdict, all questions) is printed in README; this file gives 0.75 (mean verdict): not supported by"
     )
@@ -152,6 +153,8 @@ def test_a_page_says_what_is_printed_and_what_the_file_gives(tmp_path: Path, inv
     assert ".venv/bin/python -m scripts claims mem --data ~/data" in text
     assert "https://github.com/someone/results/tree/0123abc" in text
     assert f"sha256 {'ab' * 32}" in text
+    for name, value in {"date": "2026-03-01", "answer model": "a reader", "judge": "not stated"}.items():
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in text
     assert not re.search(r"\b(cheat|mislead|lie|fake|dishonest|manipulat)", text.casefold())
 
 
@@ -190,6 +193,13 @@ def test_a_place_of_another_kind_is_text_without_a_link(
     claimed = (Printed(0.5, 1, "judge", "all", "x", printed_at=place),)
     text = page(site(tmp_path, invent("mem", repository=repository, claimed=claimed)), "mem")
     assert f"Printed at {place}</li>" in text
+
+
+def test_the_same_answers_under_another_name_are_linked(tmp_path: Path, invent: Invent) -> None:
+    one = invent("one")
+    folder = site(tmp_path, one, invent("two", texts=one.texts))
+    for name, other in (("one", "two"), ("two", "one")):
+        assert f'<li>same answers as <a href="claim-{other}.html"' in page(folder, name)
 
 
 def test_missing_blank_and_repeated_answers_are_counted_and_listed(tmp_path: Path, invent: Invent) -> None:

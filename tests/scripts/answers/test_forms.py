@@ -162,6 +162,13 @@ def test_what_is_irregular_is_counted_and_listed_with_its_place() -> None:
     assert any("[3]: record that is no object" in line for line in contents.listed)
 
 
+def test_a_time_in_parts_is_their_sum_and_unknown_where_a_part_is() -> None:
+    times = [{"speaker_1_memory_time": 0.5, "speaker_2_memory_time": 1}, {"speaker_1_memory_time": 0.5}]
+    records = [{"question": Q, "answer": G, "response": A, **each} for each in times]
+    contents = read_declared(files("mem0", {"0": records}), forms()["mem0"])
+    assert [answer.recall_seconds for answer in contents.answers] == [1.5, None]
+
+
 def test_a_key_is_found_by_its_end_only_where_the_place_says_so() -> None:
     fields = {"question": ["question"], "conversation": [], "answer": ["said.text", "said.*_prediction"]}
     form = replace(forms()["flat"], records=("*",), fields={**forms()["flat"].fields, **fields})
