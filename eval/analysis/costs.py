@@ -401,14 +401,5 @@ def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
     return parts
 
 
-def by_purpose(run_folder: Path, *names: str) -> list[Counter[str]]:
-    """Counts of a run by purpose of the call, for each of these fields of `COUNTED`, `attempts` or `notes`."""
-    totals: list[Counter[str]] = [Counter() for _ in names]
-    for line in efforts(run_folder):
-        for name, total in zip(names, totals, strict=True):
-            total.update(line[name])
-    return totals
-
-
 def _percentile(values: Sequence[float], percent: float) -> float | None:
     return float(np.percentile(values, percent)) if values else None

@@ -36,21 +36,13 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
-    """One measure of agreement, over questions or over stored texts."""
-
-    what: str
-    value: Estimate | None
-    """None where there is nothing to compare."""
-
-
-@dataclass(frozen=True, slots=True)
 class Fidelity:
     """All comparisons of two memories."""
 
     per_unit: tuple[Compared, ...]
     per_question: tuple[Compared, ...]
-    overlaps: tuple[Overlap, ...]
+    overlaps: Mapping[str, Estimate | None]
+    """Measures of agreement over questions or stored texts, by what they measure; None where there is nothing to compare."""
     purposes: tuple[Mapping[str, float], Mapping[str, float]]
     """Calls of the build per unit by purpose, consolidations included."""
     notes: tuple[Mapping[str, int], Mapping[str, int]]
@@ -76,7 +68,7 @@ def compared(first: Path, second: Path, k: int) -> Fidelity:
     return Fidelity(
         tuple(_gaps(units, runs[0].histories, *(run.per_unit for run in runs))),
         tuple(_gaps(questions, runs[0].histories, *(run.per_question for run in runs))),
-        (*_recall_overlaps(questions, *runs, k=k), *_stored_overlaps(*runs)),
+        {**_recall_overlaps(questions, *runs, k=k), **_stored_overlaps(*runs)},
         (calls[0], calls[1]),
         (_summed(runs[0], "notes"), _summed(runs[1], "notes")),
     )
@@ -154,7 +146,7 @@ def _gaps(
         yield Compared(measure, sum(ours) / len(ours), sum(theirs) / len(theirs), gap)
 
 
-def _recall_overlaps(places: Sequence[Place], first: _Run, second: _Run, *, k: int) -> Iterator[Overlap]:
+def _recall_overlaps(places: Sequence[Place], first: _Run, second: _Run, *, k: int) -> dict[str, Estimate]:
     clusters = [first.histories[case] for case, _ in places]
     turns, texts, tops, answers = [], [], [], []
     for place in places:
@@ -172,12 +164,11 @@ def _recall_overlaps(places: Sequence[Place], first: _Run, second: _Run, *, k: i
         "first item from the same unit": tops,
         "answers with the same words": answers,
     }
-    for what, values in named.items():
-        yield Overlap(what, estimate(values, clusters))
+    return {what: estimate(values, clusters) for what, values in named.items()}
 
 
-def _stored_overlaps(first: _Run, second: _Run) -> Iterator[Overlap]:
-    cases = [case for case in first.nodes if case in second.nodes]
+def _stored_overlaps(first: _Run, second: _Run) -> dict[str, Estimate | None]:
+    cases, overlaps = [case for case in first.nodes if case in second.nodes], {}
     for what, one, other in (("first", first, second), ("second", second, first)):
         values, clusters = [], []
         for case in cases:
@@ -187,7 +178,8 @@ def _stored_overlaps(first: _Run, second: _Run) -> Iterator[Overlap]:
                 values.append(float(any(_jaccard(words, each) >= ALIKE for each in known)))
                 clusters.append(first.histories[case])
         title = f"texts stored by the {what} memory that the other stores alike"
-        yield Overlap(title, estimate(values, clusters) if values else None)
+        overlaps[title] = estimate(values, clusters) if values else None
+    return overlaps
 
 
 def _matched(ours: Sequence[str], theirs: Sequence[str]) -> float:

@@ -534,7 +534,10 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
         counts.append(len(set(holding.covered.histories)))
         rows.append([*start, cost.n, cost.held, kind, *map(_printed, numbers), *_ends(spans), *counts])
     for kind, series in measured.items():
-        fits = [_fitted(series, column) for column in range(len(FIELDS) + len(HELD))]
+        fits: list[Exponent | None] = []
+        for column in zip(*(numbers for _, numbers in series), strict=True):
+            known = [value for value in column if value is not None]
+            fits.append(exponent([n for n, _ in series], known) if len(known) == len(series) else None)
         powers = [None if fit is None else fit.value for fit in fits]
         shared = len(fits) if kind in SHARING else len(FIELDS) if kind == "one_more" and overlap else 0
         spans = [None if fit is None else fit.interval for fit in fits]
@@ -576,12 +579,6 @@ def _spans(sample: Sequence[np.ndarray]) -> list[Interval | None]:
         sampling = Sampling.of(*independent(values[None], Grouping.of(np.zeros(values.size, dtype=int))))
         spans.append(None if sampling is None else from_zero(around(float(values.mean()), sampling)))
     return spans
-
-
-def _fitted(series: Sequence[tuple[int, tuple[float | None, ...]]], column: int) -> Exponent | None:
-    """The exponent of one column over all sizes; None where a size has no value."""
-    pairs = [(n, value) for n, values in series if (value := values[column]) is not None]
-    return exponent(*zip(*pairs, strict=True)) if len(pairs) == len(series) else None
 
 
 def _ends(spans: Sequence[Interval | None]) -> list[str]:

@@ -392,28 +392,18 @@ def audit_repetitions(numbers: Sequence[Published], setting: Callable[[Published
         by_setting.setdefault(setting(one), []).append(one)
     findings = []
     for group in by_setting.values():
-        first = group[0]
+        first, tables = group[0], {where(one) for one in group}
         for other in group[1:]:
             ours, theirs = exact_value(first), exact_value(other)
             if abs(ours.exact - theirs.exact) > max(ours.half, theirs.half):
                 row = f"{first.dataset}, {first.backbone}, {first.category} {first.metric} · {row_name(first)}"
                 text = f"{first.printed}, but {other.printed} in {where(other)} ({row_name(other)})"
-                for one in _namesakes(other, group, numbers):
-                    text += f"; {one.printed} is also {row_name(one)} of {where(one)}"
+                value = other.dataset, other.metric, other.printed
+                for one in numbers:  # the number may have been copied from another row of these tables
+                    if one not in group and where(one) in tables and (one.dataset, one.metric, one.printed) == value:
+                        text += f"; {one.printed} is also {row_name(one)} of {where(one)}"
                 findings.append(Finding("repetition", where(first), row, text))
     return findings
-
-
-def _namesakes(value: Published, group: Sequence[Published], numbers: Iterable[Published]) -> list[Published]:
-    """Other rows of the group's tables with the same value; the number may have been copied from them."""
-    tables = {where(one) for one in group}
-    return [
-        one
-        for one in numbers
-        if one not in group
-        and where(one) in tables
-        and (one.dataset, one.metric, one.printed) == (value.dataset, value.metric, value.printed)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,14 +418,6 @@ class Relation:
     """Methods that the relation holds for; empty: all."""
     rounded: bool = False
     """Whether the terms are rounded, and not counts: then their last digits may be off by a half, too."""
-
-
-def _rounding(relation: Relation, terms: Sequence[Published], expected: float) -> float:
-    """The maximum change of the result by the rounding of the terms; 0 where they are not rounded."""
-    if not relation.rounded:
-        return 0.0
-    ends = [(term.value - float(half), term.value + float(half)) for term in terms for half in [exact_value(term).half]]
-    return max(abs(relation.formula(*corner) - expected) for corner in product(*ends))
 
 
 def audit_relations(numbers: Iterable[Published], relations: Sequence[Relation]) -> list[Finding]:
@@ -453,8 +435,12 @@ def audit_relations(numbers: Iterable[Published], relations: Sequence[Relation])
                 continue
             terms = [row[metric] for metric in relation.of]
             expected = relation.formula(*(term.value for term in terms))
-            slack = float(exact_value(printed).half) + _rounding(relation, terms, expected) + 1e-9
-            if abs(expected - printed.value) > slack:
+            slack = float(exact_value(printed).half)
+            if relation.rounded:
+                halves = [float(exact_value(term).half) for term in terms]
+                ends = ((term.value - half, term.value + half) for term, half in zip(terms, halves, strict=True))
+                slack += max(abs(relation.formula(*corner) - expected) for corner in product(*ends))
+            if abs(expected - printed.value) > slack + 1e-9:
                 text = f"{relation.metric} {printed.printed}, but {relation.words} gives {expected:.5g}"
                 column = f"{dataset}, {backbone}, {category}" if relation.rounded else dataset
                 findings.append(Finding("relation", place, f"{column} · {name}", text))

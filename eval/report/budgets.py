@@ -83,28 +83,22 @@ def costs_text(panel: Panel) -> str:
         *("memory", "budget", "build, USD a history", "question, USD", "whole history", "whole history, cached"),
         *(f"{panel.reference}, same tokens", f"{panel.reference}, same score"),
     ]
-    rows = []
+    cached, rows = panel.whole_expense, []
+    listed = None if cached is None else Expense(cached.build, cached.first, cached.first)
     for row in panel.rows:
+        base = None if panel.base is row else panel.base
         for place, expense in enumerate(row.expenses):
             at = row.curve.places[place]
             first = [row.title if place == 0 else "", f"{at.budget:,}{' (short)' if at.short else ''}"]
             if expense is None:
                 rows.append([*first, "price unknown", *["–"] * 5])
                 continue
-            paid = number(expense.build, 5), number(expense.first, 6)
-            rows.append([*first, *paid, *_paid_off(panel, row, place, expense)])
+            first += [number(expense.build, 5), number(expense.first, 6)]
+            same = None if base is None or at.short else base.expenses[place]
+            first += [_questions(expense, other) for other in (listed, cached, same)]
+            rows.append([*first, "–" if base is None else _at_equal_score(row, place, expense, base)])
     what = "Number of questions about one history from which on the build pays for itself against each alternative:"
     return "\n".join([what, "", grid(header, rows), ""])
-
-
-def _paid_off(panel: Panel, row: BudgetCurve, place: int, ours: Expense) -> list[str]:
-    """For each alternative, the number of questions from which on the row, at the budget of this index, costs no more."""
-    cached = panel.whole_expense
-    listed = None if cached is None else Expense(cached.build, cached.first, cached.first)
-    base = None if panel.base is row else panel.base
-    same = None if base is None or row.curve.places[place].short else base.expenses[place]
-    texts = [_questions(ours, other) for other in (listed, cached, same)]
-    return [*texts, "–" if base is None else _at_equal_score(row, place, ours, base)]
 
 
 def _questions(ours: Expense, other: Expense | None) -> str:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from math import prod
 from pathlib import Path
 from statistics import fmean, stdev
@@ -108,20 +109,22 @@ Outcomes = Mapping[tuple[str, str], frozenset[str]]
 """Outcomes by (case id, question id), over all replicates; questions that were not reached are absent."""
 
 
-def outcomes(folders: Iterable[Path], questions: Sequence[Asked]) -> Outcomes:
-    """Outcomes from the predictions of the run folders of replicates; `cut` or `empty` is among them when an answer was."""
+def outcomes(
+    folders: Iterable[Path],
+    questions: Sequence[Asked],
+    read: Callable[[Path], Mapping[str, Prediction]] = read_predictions,
+) -> Outcomes:
+    """Outcomes from the predictions of the run folders of replicates; `cut` or `empty` is among them when an answer was.
+
+    `read` gives the predictions of a case folder.
+    """
     case_ids = dict.fromkeys(question.case_id for question in questions)
-    cases = ((case_id, read_predictions(RunFolder(folder).case(case_id))) for folder in folders for case_id in case_ids)
-    return outcomes_of((case_id, prediction) for case_id, own in cases for prediction in own.values())
-
-
-def outcomes_of(predictions: Iterable[tuple[str, Prediction]]) -> Outcomes:
-    """Outcomes from predictions, each with its case id."""
     by_question: dict[tuple[str, str], frozenset[str]] = {}
-    for case_id, prediction in predictions:
-        key = (case_id, prediction.question_id)
-        marks = {name for name in ("cut", "empty") if getattr(prediction, name)}
-        by_question[key] = by_question.get(key, frozenset()) | {prediction.outcome} | marks
+    for folder, case_id in product(folders, case_ids):
+        for prediction in read(RunFolder(folder).case(case_id)).values():
+            key = (case_id, prediction.question_id)
+            marks = {name for name in ("cut", "empty") if getattr(prediction, name)}
+            by_question[key] = by_question.get(key, frozenset()) | {prediction.outcome} | marks
     return by_question
 
 

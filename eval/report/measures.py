@@ -27,7 +27,7 @@ import numpy as np
 
 from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
-from eval.analysis.costs import Costs, by_purpose, costs, efforts
+from eval.analysis.costs import Costs, costs, efforts
 from eval.files.run_folder import COMPLETE, EFFORTS, RunFolder, history_of
 from eval.files.store import read_record
 from eval.metrics.evidence import Coverage, recalled
@@ -106,7 +106,7 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
     """
     totals = costs(folder, questions)
     if name.startswith("calls:"):
-        made = by_purpose(folder, "calls")[0]
+        made = sum((Counter(line["calls"]) for line in efforts(folder)), Counter())
         purposes = filter_names(made, name.removeprefix("calls:").replace("/", "."))
         asked = costs(folder).questions
         return single(sum(made[purpose] for purpose in purposes) / asked, asked) if asked and purposes else None

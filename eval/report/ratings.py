@@ -155,8 +155,14 @@ def compare(file: Path, results: Path) -> Ratings:
         for judge, (answer, value) in pairs.items():
             if answer == line["answer"]:
                 by_judge.setdefault(judge, []).append((float(line["value"]), value))
-    agreements = tuple(_agreement(judge, own) for judge, own in sorted(by_judge.items()))
-    return Ratings(len(lines), changed, unknown, agreements)
+    agreements = []
+    for judge, pairs_of in sorted(by_judge.items()):
+        ours, theirs = zip(*pairs_of, strict=True)
+        person, machine = ({place: value >= RIGHT for place, value in enumerate(side)} for side in (ours, theirs))
+        agreeing = sum(person[place] == machine[place] for place in person)
+        kappas = kappa(person, machine)
+        agreements.append(RatingAgreement(judge, len(person), agreeing, fmean(ours), fmean(theirs), kappas))
+    return Ratings(len(lines), changed, unknown, tuple(agreements))
 
 
 def _rated(file: Path) -> list[dict[str, Any]]:
@@ -183,13 +189,6 @@ def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[
         means = ((key, own[0]["answer"], fmean(each["value"] for each in own)) for key, own in values.items())
         judges[path.stem] = {key: (answer, mean) for key, answer, mean in means}
     return judges
-
-
-def _agreement(judge: str, pairs: Sequence[tuple[float, float]]) -> RatingAgreement:
-    ours, theirs = zip(*pairs, strict=True)
-    person, machine = ({place: value >= RIGHT for place, value in enumerate(side)} for side in (ours, theirs))
-    agreeing = sum(person[place] == machine[place] for place in person)
-    return RatingAgreement(judge, len(pairs), agreeing, fmean(ours), fmean(theirs), kappa(person, machine))
 
 
 def ratings_of(file: Path, run: Path, score_file: Path) -> dict[tuple[str, str], float]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, product
 from os.path import commonprefix
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Group
 from rich.table import Table as Grid
 from rich.text import Text
@@ -384,13 +384,13 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
     alike = _alike(short)
     for place, name in enumerate(short, 1):
         if name in alike:
-            short[name] = _head(name, width - cell_len(f"{DOTS}{place}")) + f"{DOTS}{place}"
+            short[name] = chop_cells(name, width - cell_len(f"{DOTS}{place}"))[0] + f"{DOTS}{place}"
     return [short[name] for name in names]
 
 
 def fitting(text: str, width: int) -> str:
     """The text, cut at its end to `width` cells."""
-    return text if cell_len(text) <= width else _head(text, width - 1) + DOTS
+    return text if cell_len(text) <= width else chop_cells(text, width - 1)[0] + DOTS
 
 
 def headings(texts: Sequence[str], widths: Sequence[int]) -> list[tuple[str, str]]:
@@ -425,14 +425,8 @@ def _alike(short: Mapping[str, str]) -> list[str]:
 def _middle(name: str, width: int) -> str:
     if cell_len(name) <= width:
         return name
-    tail = _head(name[::-1], (width - 1) // 2)[::-1]
-    return _head(name, width - 1 - cell_len(tail)) + DOTS + tail
-
-
-def _head(name: str, width: int) -> str:
-    while cell_len(name) > width:
-        name = name[:-1]
-    return name
+    tail = chop_cells(name[::-1], (width - 1) // 2)[0][::-1]
+    return chop_cells(name, width - 1 - cell_len(tail))[0] + DOTS + tail
 
 
 # --- a paper's table on one screen: its rows and columns as printed, our score next to the published number -------------
@@ -485,7 +479,12 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
         lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
     abbreviated = BRIEF in form or not all(number.why_not for _, number in published_cells(table))
     lines += [line if abbreviated else line.replace("n/c: not", "None is") for line in comparability(table)]
-    lines += filter(None, [f"{_left_out(table, rows, places, above)} {elsewhere}".strip()])
+    unasked = len(above) - sum(row.name in above for row in rows)
+    left = len(table.rows) - len(rows) - unasked, len(table.columns) - len(places)
+    kinds = " and ".join(counted(count, name) for count, name in zip(left, ("row", "metric"), strict=True) if count)
+    why = [f"{counted(unasked, 'row')} that nobody asked for"] if unasked else []
+    why += [f"{kinds} that the paper does not print"] if kinds else []
+    lines += filter(None, [f"Not shown: {'; '.join(why)}. {elsewhere}".strip() if why else elsewhere])
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in lines))
 
 
@@ -550,13 +549,3 @@ def _spanning(spans: Mapping[int, int], titles: Sequence[tuple[str, ...]]) -> li
         room = sum(sizes) + len(GAP) * (len(sizes) - 1)
         texts.append(set_cell_size(fitting(title, room), room))
     return texts
-
-
-def _left_out(table: Table, rows: Sequence[Row], places: Sequence[int], above: Collection[str]) -> str:
-    """The rows and columns that the grid leaves out, by reason; empty if it shows all. `above` names the rows that the paper prints."""
-    unasked = len(above) - sum(row.name in above for row in rows)
-    left = len(table.rows) - len(rows) - unasked, len(table.columns) - len(places)
-    kinds = " and ".join(counted(count, name) for count, name in zip(left, ("row", "metric"), strict=True) if count)
-    parts = [f"{counted(unasked, 'row')} that nobody asked for"] if unasked else []
-    parts += [f"{kinds} that the paper does not print"] if kinds else []
-    return f"Not shown: {'; '.join(parts)}." if parts else ""

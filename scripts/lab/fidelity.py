@@ -63,11 +63,10 @@ def rendered(
             for gap in gaps
         ]
         lines += [grid([head, *titles, "difference", "n"], rows), ""]
-    shares = [
-        ("–", "0") if share is None else (f"{number(share.mean)} {span(share.by_question)}", str(share.n))
-        for share in (each.value for each in result.overlaps)
+    overlaps = [
+        [what, "–", "0"] if share is None else [what, f"{number(share.mean)} {span(share.by_question)}", str(share.n)]
+        for what, share in result.overlaps.items()
     ]
-    overlaps = [[each.what, *cells] for each, cells in zip(result.overlaps, shares, strict=True)]
     lines += [grid(["Agreement", "share", "n"], overlaps), ""]
     asked, both = len(answers[0].dataset.questions), result.per_question[0].gap.n
     lines += [f"{both} of {asked} questions were read by both.", ""] if both < asked else []

@@ -11,7 +11,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from data_loaders.raw import LazyCases
-from data_loaders.schema import Case
 from data_loaders.units import lost_evidence, make_units
 from eval.analysis.costs import phases
 from eval.files.imported import described
@@ -242,7 +241,7 @@ UNPAIRED = {
 """The turns that a unit rule leaves out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lost:
     """The turns of a data set that a unit rule leaves out, and the questions that thereby lose evidence."""
 
@@ -261,22 +260,6 @@ class Lost:
     def losing(self) -> str:
         """`1 question loses`, `2 questions lose`."""
         return f"{counted(len(self.some), 'question', ',')} {'loses' if len(self.some) == 1 else 'lose'}"
-
-    def plus(self, case: Case, unit: Mapping[str, Any]) -> Lost:
-        """With the turns of one more case."""
-        out = make_units(case.sessions, count=count_tokens, **unit).dropped
-        missing = lost_evidence(case, out)
-        evidence = {question.id: gold.evidence for question, gold in case.questions}
-        some = {(case.id, question) for question in missing}
-        wholly = {(case.id, question) for question, gone in missing.items() if len(gone) == len(evidence[question])}
-        return Lost(
-            self.dropped + len(out),
-            self.turns + len(case.turns),
-            self.questions + len(case.questions),
-            self.notes + len(case.notes),
-            self.some | some,
-            self.wholly | wholly,
-        )
 
 
 def row_units(
@@ -300,7 +283,16 @@ def lost_by_row(cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> dic
     known = _KNOWN.setdefault(cases, {})
     wanted = {rule: Lost() for rule in rules.values() if rule not in known}
     for case in cases if wanted else ():
-        wanted = {rule: lost.plus(case, dict(rule)) for rule, lost in wanted.items()}
+        evidence = {question.id: gold.evidence for question, gold in case.questions}
+        for rule, lost in wanted.items():
+            out = make_units(case.sessions, count=count_tokens, **dict(rule)).dropped
+            missing = lost_evidence(case, out)
+            lost.dropped += len(out)
+            lost.turns += len(case.turns)
+            lost.questions += len(case.questions)
+            lost.notes += len(case.notes)
+            lost.some |= {(case.id, question) for question in missing}
+            lost.wholly |= {(case.id, each) for each, gone in missing.items() if len(gone) == len(evidence[each])}
     known |= wanted
     return {row: known[rule] for row, rule in rules.items()}
 

@@ -73,7 +73,17 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[TableR
         if "memory" in option and option["memory"] not in known:
             near = _near(str(option["memory"]), known)
             raise RunError(f"{table['name']}: a row names {option['memory']!r}, which is not a memory{near}")
-    lines = [_line(option, place == len(printed)) for place, option in enumerate([*printed, *others])]
+    lines = []
+    for place, option in enumerate([*printed, *others]):
+        file = option.get("memory")
+        answers = load_option("answers", option["answers"]) if "answers" in option else None
+        memory = load_option("memory", file) if file is not None else None
+        if memory is not None and "build" in option:
+            memory = {**memory, "build": {**memory["build"], **option["build"]}}
+        name = str(option.get("name") or file or option.get("answers"))
+        title = option.get("title") or (memory or answers or {}).get("title") or name
+        ruled = place == len(printed)
+        lines.append(TableRow(name, title, memory, option, ruled, answers, option.get("published")))
     for attribute in ("name", "title"):
         values = [getattr(line, attribute) for line in lines]
         if repeated := {value for value in values if values.count(value) > 1}:
@@ -225,17 +235,6 @@ def _swept(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield {**rest, "name": f"{row['memory']} {suffix}", "title": title, "build": build}
 
 
-def _line(option: Mapping[str, Any], ruled: bool) -> TableRow:
-    file = option.get("memory")
-    answers = load_option("answers", option["answers"]) if "answers" in option else None
-    name = str(option.get("name") or file or option.get("answers"))
-    memory = load_option("memory", file) if file is not None else None
-    if memory is not None and "build" in option:
-        memory = {**memory, "build": {**memory["build"], **option["build"]}}
-    title = option.get("title") or ((memory or answers or {}).get("title") or name)
-    return TableRow(name, title, memory, option, ruled, answers, option.get("published"))
-
-
 def group_name(column: Mapping[str, Any]) -> str:
     """Name of a column group: its `group`, else its data set."""
     return str(column.get("group") or column["dataset"])
@@ -360,11 +359,6 @@ def reference(
     return wanted if "metric" in wanted and named else None
 
 
-def published_files(backbone: Mapping[str, Any]) -> list[str]:
-    """Names of the files of `results/published` that hold a backbone's numbers."""
-    return [backbone["file"]] if isinstance(backbone["file"], str) else list(backbone["file"])
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnGroup:
     """A column group of a table with its data set."""
@@ -422,9 +416,16 @@ def column_group(cfg: Settings, option: Mapping[str, Any], metrics: tuple[TableM
         if cfg.data.source != "real":
             raise
         missing = as_called(f"no data: {error}")
-    questions = dataset.questions if dataset is not None else ()
-    _note_empty(option, metrics, questions)
-    name, aggregate = group_name(option), option.get("aggregate") or config["aggregate"][0]
+    questions, name = dataset.questions if dataset is not None else (), group_name(option)
+    asked_for = dict.fromkeys(
+        metric.category for metric in metrics
+    )  # a sample or a cut may lack one, or it is misspelled
+    if questions and (empty := [each for each in asked_for if not any(q.belongs_to(each) for q in questions)]):
+        known = dict.fromkeys(each for q in questions for each in (q.category, *q.groups) if each)
+        lacking = "; ".join(f"{each}{_near(each, [*known])}" for each in empty)
+        none = f"no question of these data is in the category {lacking}"
+        print(f"note: {name}: {none}; there are: {', '.join(known)}", file=sys.stderr)
+    aggregate = option.get("aggregate") or config["aggregate"][0]
     return ColumnGroup(
         option,
         name,
@@ -437,15 +438,3 @@ def column_group(cfg: Settings, option: Mapping[str, Any], metrics: tuple[TableM
         option.get("unit") or config["unit"],
         {**config, "name": name, "aggregate": [aggregate]},
     )
-
-
-def _note_empty(option: Mapping[str, Any], metrics: Sequence[TableMetric], questions: Sequence[Asked]) -> None:
-    """Name the categories under `by` that no question has: a sample or a cut may lack them, or the name is misspelled."""
-    named = dict.fromkeys(metric.category for metric in metrics)
-    if questions and (empty := [name for name in named if not any(each.belongs_to(name) for each in questions)]):
-        known = dict.fromkeys(name for each in questions for name in (each.category, *each.groups) if name)
-        lacking = "; ".join(f"{name}{_near(name, [*known])}" for name in empty)
-        print(
-            f"note: {group_name(option)}: no question of these data is in the category {lacking}; there are: {', '.join(known)}",
-            file=sys.stderr,
-        )

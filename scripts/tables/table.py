@@ -63,7 +63,6 @@ from scripts.tables.layout import (
     column_group,
     group_name,
     joined,
-    published_files,
     read_columns,
     read_lines_of,
     restriction,
@@ -90,6 +89,8 @@ def experiment(cfg: C, table: Mapping[str, Any], *, run: bool = True) -> Experim
     if (cfg.backbone or "default") not in known:
         raise RunError(f"{table['name']} has no backbone {cfg.backbone!r}; there are: {', '.join(known)}")
     backbone = dict(known[cfg.backbone or "default"])
+    if isinstance(backbone["file"], str):
+        backbone["file"] = [backbone["file"]]
     lines = read_lines_of(table, cfg.backbone)
     only = wanted_rows(table, lines, cfg.only)
     vectors = cfg.nodes.vectors
@@ -152,7 +153,7 @@ def assembled(
     runs = {**runs, **answers}
     if not (cfg.replay or models.paid_names or capped):
         _examine(groups, lines, runs, only)
-    numbers = read_published(*published_files(backbone))
+    numbers = read_published(*backbone["file"])
     guessing = cfg.guessable if isinstance(cfg, Reproduce) else "keep"
     return Experiment(
         cfg, models, backbone, groups, lines, only, runs, numbers, absent, capped, before, planned, guessing
@@ -389,10 +390,16 @@ def table_stem(cfg: Reproduce, only: frozenset[str] | None, groups: Sequence[Col
 
 
 def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table:
-    cfg, rows = assembled.cfg, []
+    cfg, rows, evidence = assembled.cfg, [], f"evidence@{assembled.cfg.k_evidence}"
     with progress_line("scoring", len(assembled.lines)) as progress:
         for line in assembled.lines:
-            rows.append(_row(assembled, line))
+            cells = [assembled.cell(line, group, metric) for group in assembled.groups for metric in group.metrics]
+            runs = {group: builds for (name, group), builds in assembled.runs.items() if name == line.name}
+            folders = {group: builds[0].folder for group, builds in runs.items()}
+            answered = any(run.record.stand_ins for builds in runs.values() for run in builds)
+            first = {group.name: files[0] for group in assembled.groups if (files := assembled.files(line, group))}
+            coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
+            rows.append(Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled, answered))
             progress.step()
     used = [(group.dataset, group.reader, group.unit) for group in assembled.groups if group.dataset is not None]
     names = _judges(assembled.groups)
@@ -429,7 +436,7 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
     """Caption lines about the paper: the source of its numbers, its models, the parts not reproduced, the chosen best rows."""
     cfg, backbone = assembled.cfg, assembled.backbone
     models = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
-    files = ", ".join(f"{file}.csv" for file in published_files(backbone))
+    files = ", ".join(f"{file}.csv" for file in backbone["file"])
     notes = [f"Published: {option['paper']}, {files} ({models}).", *option.get("notes", ())]
     notes += [said] if (said := prompts_line(assembled.models.prompts, all_prompts(assembled))) else []
     if cfg.profile_name == "paper" and (others := other_models(cfg, backbone)):
@@ -467,17 +474,6 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
             f"Errata {cfg.errata}: {len(wrong)} gold answers are known to be wrong. A score above the share of sound ones is marked."
         )
     return [*notes, *assembled.choices(), *([assembled.stopped] if assembled.stopped else [])]
-
-
-def _row(assembled: Experiment[Reproduce], line: TableRow) -> Row:
-    cells = [assembled.cell(line, group, metric) for group in assembled.groups for metric in group.metrics]
-    runs = {group: builds for (name, group), builds in assembled.runs.items() if name == line.name}
-    folders = {group: builds[0].folder for group, builds in runs.items()}
-    answered = any(run.record.stand_ins for builds in runs.values() for run in builds)
-    evidence = f"evidence@{assembled.cfg.k_evidence}"
-    first = {group.name: files[0] for group in assembled.groups if (files := assembled.files(line, group))}
-    coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
-    return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled, answered)
 
 
 FIELDS = ("group", "case_id", "question_id", "category", "score", "question", "gold", "answer_without_memory")

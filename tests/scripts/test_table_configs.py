@@ -35,7 +35,6 @@ from scripts.tables.layout import (
     column_group,
     metrics_of,
     named,
-    published_files,
     read_columns,
     read_lines_of,
     reference,
@@ -104,7 +103,7 @@ def test_every_printed_number_has_exactly_one_cell_or_a_reason(subtests: pytest.
             wanted = [found for backbone in read["backbones"] for found in references(read, backbone)]
             numbers = list(
                 dict.fromkeys(
-                    one for each in read["backbones"].values() for one in read_published(*published_files(each))
+                    one for each in read["backbones"].values() for one in read_published(*_files(each["file"]))
                 )
             )
             if name == "segtreemem_t4":  # its second backbone is Table 6, which has a file of its own
@@ -128,7 +127,7 @@ def test_every_reason_excuses_a_number(subtests: pytest.Subtests) -> None:
     for name in TABLES:
         with subtests.test(name=name):
             read = table(name)
-            numbers = [one for each in read["backbones"].values() for one in read_published(*published_files(each))]
+            numbers = [one for each in read["backbones"].values() for one in read_published(*_files(each["file"]))]
             for entry in read.get("not_reproduced", ()):
                 assert entry["reason"]
                 assert any(excused({"not_reproduced": [entry]}, number) for number in numbers)

@@ -71,26 +71,22 @@ def write_whole(target: Path, fill: Callable[[Path], None], mark: str = MARK) ->
         raise RunError(f"{target} is there and is no report; name another folder with --out")
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    old = draft.with_name(f"{draft.name}.old")
     try:
         fill(draft)
-        _put_in_place(draft, target)
+        draft.chmod(0o755)
+        if target.exists():
+            os.replace(target, old)
+        try:
+            os.replace(draft, target)
+        except OSError:
+            if old.exists():
+                os.replace(old, target)
+            raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return target / "index.html"
-
-
-def _put_in_place(draft: Path, target: Path) -> None:
-    draft.chmod(0o755)
-    old = draft.with_name(f"{draft.name}.old")
-    if target.exists():
-        os.replace(target, old)
-    try:
-        os.replace(draft, target)
-    except OSError:
-        if old.exists():
-            os.replace(old, target)
-        raise
     shutil.rmtree(old, ignore_errors=True)
+    return target / "index.html"
 
 
 @dataclass(frozen=True, slots=True)

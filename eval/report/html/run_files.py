@@ -27,7 +27,7 @@ from eval.files.run_folder import (
 )
 from eval.files.store import AGAIN, RunError, read_lines, safe_name
 from eval.judging.score_files import ScoreLines, read_scores
-from eval.report.cell import Asked, Outcomes, answered, asked, outcomes_of
+from eval.report.cell import Asked, answered, asked
 from eval.report.html.sources import ReportedRun, RunSet
 
 PURPOSES = ("calls", "attempts", "failures", "parse_failures")
@@ -76,10 +76,8 @@ class ReadRun(ReportedRun):
         own = self.cases.get(case_folder.name, EMPTY)
         return own.predictions, own.items
 
-    def outcomes(self, questions: Sequence[Asked]) -> Outcomes:
-        """The outcomes of these questions, as in tables."""
-        case_ids = dict.fromkeys(question.case_id for question in questions)
-        return outcomes_of((name, each) for name in case_ids for each in self.case(name).predictions.values())
+    def predictions(self, case_folder: Path) -> Mapping[str, Prediction]:
+        return self.recalls(case_folder)[0]
 
 
 @dataclass(frozen=True)

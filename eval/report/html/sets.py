@@ -22,7 +22,7 @@ from eval.files.store import RunError, read_record
 from eval.judging.judge import Judge, judge_requests
 from eval.judging.score_files import hash_of
 from eval.metrics.evidence import answer_words, recall_of
-from eval.report.cell import Asked
+from eval.report.cell import Asked, outcomes
 from eval.report.checked import checked
 from eval.report.html.cleaning import LONGEST, Shards, clipped
 from eval.report.html.run_files import CaseFiles, ReadRun, ReadSet
@@ -307,7 +307,7 @@ def write_set(shards: Shards, number: int, runs: ReadSet, every: Sequence[Scorer
         The number of blocks, and for each run the number of questions with a line.
     """
     name = f"set{number}"
-    reached = [run.outcomes(runs.asked) for run in runs.runs]
+    reached = [outcomes([run.folder], runs.asked, run.predictions) for run in runs.runs]
     by_scorer = [cells(runs, scorer, reached) for scorer in every]
     for place, found in enumerate(by_scorer):
         shards.write(f"{name}-pairs{place}", list(pairs(found)))
