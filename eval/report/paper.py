@@ -234,16 +234,6 @@ def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: st
     if silent := len(table.rows) - len(rows):
         lines.append(f"Left out: {counted(silent, 'row')} without a number.")
     reasons = sorted({cell.published.why_not for cell in cells if cell.published is not None} - {""})
-    lines += _ceilings(table, rows, places)
-    if reasons:
-        lines.append(f"Published numbers are not comparable with ours: {', '.join(reasons)}.")
-    lines += [line for line in detectable_lines(table) if f" of {title} at " in line]
-    lines += verdict_lines(table, places)
-    return escaped(" ".join(lines))
-
-
-def _ceilings(table: Table, rows: Sequence[Row], places: Sequence[int]) -> list[str]:
-    """The note below marked scores, with the ceiling of each."""
     marked = [
         f"{row.title}, {table.columns[place].metric}: {number(cell.ceiling())}"
         for row in rows
@@ -251,7 +241,12 @@ def _ceilings(table: Table, rows: Sequence[Row], places: Sequence[int]) -> list[
         if isinstance(cell := row.cells[place], Cell) and cell.above_ceiling()
     ]
     why = "the score of a perfect memory, because some gold answers are known to be wrong"
-    return [f"‡ above its ceiling, {why} ({'; '.join(marked)})."] if marked else []
+    lines += [f"‡ above its ceiling, {why} ({'; '.join(marked)})."] if marked else []
+    if reasons:
+        lines.append(f"Published numbers are not comparable with ours: {', '.join(reasons)}.")
+    lines += [line for line in detectable_lines(table) if f" of {title} at " in line]
+    lines += verdict_lines(table, places)
+    return escaped(" ".join(lines))
 
 
 def _tested(table: Table, places: Sequence[int]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, median
 
@@ -69,19 +70,15 @@ def published_shape(name: str, dataset: str) -> tuple[str, dict[str, float]] | N
 def shape_lines(run_folder: Path, record: RunRecord, trees: Sequence[Tree]) -> list[str]:
     """The shape table of one run: ours, ours without chains if there are any, and the published row."""
     calls = [build_calls(RunFolder(run_folder).case(tree.case_id)) for tree in trees]
-    rows = [("ours", _values(mean_shape([shape(tree, count) for tree, count in zip(trees, calls, strict=True)])))]
+    rows = [("ours", asdict(mean_shape([shape(tree, count) for tree, count in zip(trees, calls, strict=True)])))]
     plain = [without_chains(tree) for tree in trees]
     if any(len(short.ids) < len(tree.ids) for short, tree in zip(plain, trees, strict=True)):
         means = mean_shape([shape(tree, count) for tree, count in zip(plain, calls, strict=True)])
-        rows.append(("ours without chains", _values(means)))
+        rows.append(("ours without chains", asdict(means)))
     if (printed := published_shape(record.name, record.dataset["name"])) is not None:
         rows.append((printed[0], printed[1]))
     lines = ([name, *(_number(row.get(key)) for key in SHOWN)] for name, row in rows)
     return table(["means over trees", *SHOWN.values()], lines)
-
-
-def _values(means: Shape) -> dict[str, float]:
-    return {name: getattr(means, name) for name in SHOWN}
 
 
 def token_lines(trees: Sequence[Tree]) -> list[str]:

@@ -9,7 +9,7 @@ it, and scored + unscored + errored + not reached = questions in every cell.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -307,7 +307,9 @@ class Table:
             for cell, other, pair in own.values():
                 assert pair.difference.p_by_case is not None
                 assert pair.difference.sampling is not None
-                gaps.append(case_gaps(cell, other, names))
+                both = [each for each in cell.column.questions if each.key in cell.scores and each.key in other.scores]
+                differences = [cell.scores[each.key] - other.scores[each.key] for each in both]
+                gaps.append(Gaps.of(differences, [each.cluster for each in both], cell.column.groups(both), names))
                 ps.append(pair.difference.p_by_case)
                 freedoms.append(pair.difference.sampling.freedom)
             if own:
@@ -356,13 +358,6 @@ class Table:
 def histories(column: Column) -> int:
     """The number of histories that a column's questions are about."""
     return len({question.cluster for question in column.questions})
-
-
-def case_gaps(first: Cell, second: Cell, histories: Sequence[str]) -> Gaps:
-    """The paired differences of two cells of one column, added up by its histories, over the questions that both have a score for."""
-    both = [each for each in first.column.questions if each.key in first.scores and each.key in second.scores]
-    gaps = [first.scores[each.key] - second.scores[each.key] for each in both]
-    return Gaps.of(gaps, [each.cluster for each in both], first.column.groups(both), histories)
 
 
 def gap_bounds(first: Cell, second: Cell) -> Interval | None:

@@ -75,7 +75,8 @@ def compared(
     Args:
         clusters: conversation of every graded answer.
     """
-    titles = [title_of(claim, each) for each in graders]
+    stored = PEOPLE if claim.judge == PEOPLE else "stored verdict"
+    titles = [stored if each.name == STORED else each.name for each in graders]
     rows: list[tuple[str, ...]] = []
     for at, grader in enumerate(graders):
         kappas = (
@@ -89,13 +90,6 @@ def compared(
         rows.append((titles[at], str(len(values)), str(grader.failed), mean, "; ".join(kappas) or "–"))
     judges = graders[1:] if titles[:1] == [PEOPLE] else ()
     return rows, [_powered(each, graders[0], clusters) for each in judges]
-
-
-def title_of(claim: Claim, grader: Grader) -> str:
-    """The name of a grader for readers."""
-    if grader.name != STORED:
-        return grader.name
-    return PEOPLE if claim.judge == PEOPLE else "stored verdict"
 
 
 def _kappa(one: Grader, other: Grader, clusters: Mapping[Key, str]) -> str:

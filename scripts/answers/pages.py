@@ -6,7 +6,6 @@ The licence in a manifest decides which foreign texts a public site may show who
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +32,7 @@ from scripts.answers.audit import (
     spreads,
 )
 from scripts.answers.claim_tables import FULL_CONTEXT, Row, ends, numbers
-from scripts.answers.manifest import Claim, Printed
+from scripts.answers.manifest import Claim
 from scripts.answers.matching import Asked
 from scripts.answers.scoring import ScoredClaim
 
@@ -96,21 +95,8 @@ def excerpt(text: str) -> str:
     return line if len(line) <= EXCERPT else f"{line[:EXCERPT].rstrip()} …"
 
 
-class SharedQuestions:
-    """The questions that any claim on a data set has answered, numbered in the order in which claims name them."""
-
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms
-        self._numbers: dict[tuple[str, str], int] = {}
-        self.rows: list[list[Any]] = []
-
-    def number(self, asked: Asked) -> int:
-        """The number of a question; a new question is added."""
-        key = (asked.case_id, asked.question_id)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.rows)
-            self.rows.append(question_row(asked, self.terms))
-        return self._numbers[key]
+SharedQuestions = dict[Key, tuple[int, Asked]]
+"""The questions that any claim on a data set has answered, numbered in the order in which claims name them."""
 
 
 def question_row(asked: Asked, terms: Terms) -> list[Any]:
@@ -135,7 +121,8 @@ def claim_data(
     """The data file of a claim: for each answer its question, text, verdict, F1, length, and whether it says "I do not know".
 
     Args:
-        shared: the questions of the data set; None for a claim with its own questions, under the terms `own`.
+        shared: the questions of the data set so far, to which those of the claim are added; None for a claim with its own questions,
+            under the terms `own`.
         answers: the terms of the claim's repository; without permission no text of an answer is in the file.
         judges: verdicts of further judges by their name, case and question.
     """
@@ -147,14 +134,15 @@ def claim_data(
         "unknown": [int(value) for value in measures["abstains"]],
         "answers": [shown(text) for text in scored.texts] if answers.whole else None,
     }
+    keys = [(each.case_id, each.question_id) for each in scored.asked]
     if judges:
-        keys = [(each.case_id, each.question_id) for each in scored.asked]
         data["judges"] = [
             [shown(name, 200), [_rounded(values.get(key, np.nan)) for key in keys]] for name, values in judges.items()
         ]
     if shared is None:
         return {"questions": [question_row(asked, own) for asked in scored.asked], **data}
-    return {"at": [shared.number(asked) for asked in scored.asked], **data}
+    places = [shared.setdefault(key, (len(shared), each))[0] for key, each in zip(keys, scored.asked, strict=True)]
+    return {"at": places, **data}
 
 
 def _rounded(value: float) -> float | None:
@@ -271,12 +259,6 @@ class Link:
     address: str = ""
 
 
-def _line_of_page(claim: Claim, printed: Printed) -> Link:
-    """Link to the owner's line that prints a score; no text if the claim names no line."""
-    safe = SLUG.fullmatch(claim.repository) and PLACE.fullmatch(printed.printed_at)
-    return Link(shown(printed.printed_at, TEXT), claim.line_url(printed) if safe else "")
-
-
 def files_of(claim: Claim) -> list[dict[str, Any]]:
     """The files of a claim, each with a command that prints the sha256 of the owner's file, which is empty for an extract.
 
@@ -367,6 +349,11 @@ def claim_page(
     tree = f"https://github.com/{claim.repository}/tree/{claim.commit}"
     quoted = [each for each in (claim.name, *(each.name for each in row.same)) if re.fullmatch(r"[\w.-]+", each)]
     command = f".venv/bin/python -m scripts claims {' '.join(quoted)} --data ~/data"
+    printed = []  # each printed score, with a link to the owner's line that prints it
+    for each in row.findings:
+        place = each.printed.printed_at
+        url = claim.line_url(each.printed) if SLUG.fullmatch(claim.repository) and PLACE.fullmatch(place) else ""
+        printed.append((shown(says(each), TEXT), Link(shown(place, TEXT), url)))
     same = [Link(shown(str(each), TEXT), lines[each.name]["page"] if each.name in lines else "") for each in row.same]
     return {
         "line": own,
@@ -374,7 +361,7 @@ def claim_page(
         "repository": Link(f"{excerpt(claim.repository)} at {excerpt(claim.commit)}", tree if safe else ""),
         "files": files_of(claim),
         "extract": claim.extract,
-        "says": [(shown(says(each), TEXT), _line_of_page(claim, each.printed)) for each in row.findings],
+        "says": printed,
         "flags": [shown(flag, TEXT) for flag in row.flags],
         "same": same,
         "bars": [
@@ -390,11 +377,6 @@ def claim_page(
         "changes": [{**each, "summary": shown(str(each["summary"]), 2 * TEXT)} for each in reversed(changes)],
         "again": again,
     }
-
-
-def statuses(rows: Sequence[Row]) -> Sequence[tuple[str, int]]:
-    """Number of printed scores by status, the most frequent first."""
-    return Counter(finding.status for row in rows for finding in row.findings).most_common()
 
 
 def analysis(all_scored: Sequence[ScoredClaim], lines: Mapping[str, ClaimLine]) -> dict[str, Any]:

@@ -99,18 +99,8 @@ def audit_orderings(numbers: Sequence[Published]) -> list[Finding]:
     return findings
 
 
-def audit_gains(numbers: Sequence[Published], lines: Sequence[AuditedRow]) -> list[Finding]:
-    """Check gains of propagation in points against the totals computed from the cells, and the relative gain over the best baseline."""
-    findings: list[Finding] = []
-    for said in numbers:
-        if said.metric == "accuracy_gain_points":
-            findings += _propagation_gain(said, numbers, lines)
-        elif said.metric == "relative_gain_percent":
-            findings += _relative_gains(said, numbers)
-    return findings
-
-
 def _propagation_gain(said: Published, numbers: Sequence[Published], lines: Sequence[AuditedRow]) -> Iterator[Finding]:
+    """A gain of propagation in points, if the totals computed from the cells give another."""
     means = {
         line.name: weighted_mean(line)
         for line in lines
@@ -194,7 +184,12 @@ def audit_published() -> list[Finding]:
         *audit_units(numbers),
         *audit_orderings(numbers),
     ]
-    findings += audit_gains(numbers, reordered(lines)[0])
+    fixed = reordered(lines)[0]
+    for said in numbers:
+        if said.metric == "accuracy_gain_points":
+            findings += _propagation_gain(said, numbers, fixed)
+        elif said.metric == "relative_gain_percent":
+            findings += _relative_gains(said, numbers)
     return sorted(findings, key=lambda one: one.where)
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -23,9 +24,10 @@ from data_loaders.schema import DataError
 from data_loaders.source import data_root
 from eval.files.store import RunError, safe_name
 from eval.report.counted import counted
-from eval.report.html.build import write_whole
-from eval.report.html.cleaning import Cleaner, Shards, cleaner
+from eval.report.html.build import write_page, write_whole
+from eval.report.html.cleaning import Shards, cleaner
 from memsys.inert import visible
+from memsys.jsons import changed
 from memsys.llm.secrets import redact
 from scripts.answers.audit import COLUMNS, Judged, kept
 from scripts.answers.claim_tables import LENIENCY, Row, as_csv, record, rows_of
@@ -46,8 +48,8 @@ from scripts.answers.pages import (
     disagreements,
     judged_again,
     line_of,
+    question_row,
     shown,
-    statuses,
     terms_of,
 )
 from scripts.answers.scoring import ScoredClaim, scored_claims
@@ -71,15 +73,15 @@ def digest(row: Row) -> str:
     """A hash of a claim's numbers, rounded to six digits, so that rounding errors of another machine are no change."""
     known = record(row)
     numbers = {name: known[name] for name in NUMBERS}
-    text = json.dumps(_each(numbers, lambda leaf: f"{leaf:.6g}" if isinstance(leaf, float) else leaf), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(_rounded(numbers), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _each(value: Any, changed: Callable[[Any], Any]) -> Any:
-    """A nested value with every leaf changed."""
+def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(name): _each(inner, changed) for name, inner in value.items()}
-    return [_each(inner, changed) for inner in value] if isinstance(value, list | tuple) else changed(value)
+        return {str(name): _rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(inner) for inner in value]
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def headline(row: Row) -> dict[str, str]:
@@ -252,16 +254,25 @@ def _fill(
     clean = cleaner(Path("results"), wanted.private)
     lines = {row.scored.claim.name: line_of(row) for row in rows}
     terms = {name: data_terms(name, wanted.commercial) for name in dict.fromkeys(each.claim.dataset for each in scored)}
-    pages = _Pages(draft, clean, wanted)
-    _write_claims(draft, pages, rows, lines, terms, changes, again)
+    always = {
+        "contact": visible(wanted.contact),
+        "excerpts": EXCERPTS,
+        "excerpt": EXCERPT,
+        "anchor": lambda name: f"set-{safe_name(name)}",
+    }
+
+    def write(name: str, template: str, values: Mapping[str, Any]) -> None:
+        write_page(draft / name, clean, template, {**always, **values}, "scripts.answers")
+
+    _write_claims(write, Shards(draft / "data", clean), rows, lines, terms, changes, again, wanted.commercial)
     boards = [(name, [line for line in lines.values() if line["dataset"] == name], terms[name]) for name in terms]
     more = {
         "boards": boards,
-        "statuses": statuses(rows),
+        "statuses": Counter(finding.status for row in rows for finding in row.findings).most_common(),
         "missing": {shown(name): shown(why) for name, why in missing.items()},
     }
-    pages.write("index.html", "index.html.j2", **more)
-    pages.write("analysis.html", "analysis.html.j2", **analysis(scored, lines), leniency=LENIENCY)
+    write("index.html", "index.html.j2", more)
+    write("analysis.html", "analysis.html.j2", {**analysis(scored, lines), "leniency": LENIENCY})
     for package, names in STATIC.items():
         for name in names:
             text = (files(package) / "static" / name).read_text(encoding="utf-8")
@@ -274,73 +285,36 @@ def _fill(
             graders = [dict(zip(COLUMNS, row, strict=True)) for row in graded.rows]
             claim["judged_again"] = {"graders": graders, "prediction_powered": graded.powered, "note": graded.note}
     known = {"schema": SCHEMA, "version": VERSION, "claims": claims, "missing": dict(missing), "changes": changes}
-    content = clean.value(_each(known, _cut))
+    content = clean.value(
+        changed(known, lambda text: shown(text) if len(text) > LONGEST else text)
+    )  # cut as on the pages
     (draft / MARK).write_text(redact(json.dumps(content, indent=1)) + "\n", encoding="utf-8")
 
 
-def _cut(value: Any) -> Any:
-    """A long text cut as on the pages; any other value unchanged."""
-    return shown(value) if isinstance(value, str) and len(value) > LONGEST else value
-
-
-class _Pages:
-    """Renders templates into files of the site."""
-
-    def __init__(self, draft: Path, clean: Cleaner, wanted: Wanted) -> None:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-
-        self.draft, self.clean, self.wanted = draft, clean, wanted
-        self.environment = Environment(
-            loader=PackageLoader("scripts.answers"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self.environment.filters["anchor"] = lambda dataset: f"set-{safe_name(dataset)}"
-
-    def write(self, name: str, template: str, **values: Any) -> None:
-        """Write one page, without keys and folders of this machine."""
-        limits = {"excerpts": EXCERPTS, "excerpt": EXCERPT}
-        contact = visible(self.wanted.contact)
-        text = self.environment.get_template(template).render(**values, **limits, contact=contact)
-        (self.draft / name).write_text(self.clean.page(text), encoding="utf-8")
-
-
 def _write_claims(
-    draft: Path,
-    pages: _Pages,
+    write: Callable[..., None],
+    shards: Shards,
     rows: Sequence[Row],
     lines: Mapping[str, ClaimLine],
     terms: Mapping[str, Terms],
     changes: History,
     again: Mapping[str, Again | None],
+    commercial: bool,
 ) -> None:
     """Write a page and a data file for each claim, and a data file of questions for each data set."""
-    shards = Shards(draft / "data", pages.clean)
-    present = {row.scored.claim.dataset for row in rows}
-    shared = {name: SharedQuestions(terms[name]) for name in SHARED if name in present}
+    shared: dict[str, SharedQuestions] = {name: {} for name in SHARED if name in terms}
     for row in rows:
         claim, line = row.scored.claim, lines[row.scored.claim.name]
-        data, answers = terms[claim.dataset], terms_of(claim.licence, pages.wanted.commercial)
+        data, answers = terms[claim.dataset], terms_of(claim.licence, commercial)
         graded = again[claim.name]
         judges = graded.verdicts if graded else None
         shards.write(line["data"], claim_data(row.scored, shared.get(claim.dataset), data, answers, judges))
         apart = disagreements(row.scored, APART_EACH, data, answers)
         page = claim_page(row, lines, (answers, data), apart, changes[claim.name], graded)
-        pages.write(
-            line["page"],
-            "claim.html.j2",
-            page=page,
-            shared=_shared_name(claim.dataset) if claim.dataset in shared else "",
-            columns=COLUMNS,
-        )
-    for name, questions in shared.items():
-        shards.write(_shared_name(name), questions.rows)
-
-
-def _shared_name(dataset: str) -> str:
-    return f"questions-{dataset.lower()}"
+        questions = f"questions-{claim.dataset.lower()}" if claim.dataset in shared else ""
+        write(line["page"], "claim.html.j2", {"page": page, "shared": questions, "columns": COLUMNS})
+    for name, asked in shared.items():
+        shards.write(f"questions-{name.lower()}", [question_row(each, terms[name]) for _, each in asked.values()])
 
 
 def main(arguments: Sequence[str]) -> int:

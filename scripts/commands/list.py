@@ -26,11 +26,6 @@ def listed(kind: str) -> list[str]:
     return [f"{name:<{width}}  {found[name].get('title', '')}{marks.get(name, '')}".rstrip() for name in names]
 
 
-def every_name() -> dict[str, list[str]]:
-    """Names of the files of each group."""
-    return {kind: list(options(group)) for kind, group in GROUPS.items()}
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = verb_parser("list", __doc__)
     parser.add_argument("kind", nargs="?", choices=(*GROUPS, "runs"), help="default: the names of all but the runs")
@@ -38,7 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
 
     if args.kind is None:
-        print("\n\n".join(f"{kind} ({len(names)}): {', '.join(names)}" for kind, names in every_name().items()))
+        every = {kind: options(group) for kind, group in GROUPS.items()}
+        print("\n\n".join(f"{kind} ({len(names)}): {', '.join(names)}" for kind, names in every.items()))
         return 0
     lines = run_table(folders(args.results)) if args.kind == "runs" else listed(args.kind)
     print("\n".join(lines))

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.analysis.losses import EVIDENCE, NET, Waterfall, as_json, losses_of, shown_estimate, waterfall
+from eval.analysis.losses import EVIDENCE, NET, as_json, losses_of, shown_estimate, waterfall
 from eval.files.run_folder import RUN, RunFolder, RunRecord
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import mean_values, only_score_file
@@ -61,7 +61,12 @@ def main(arguments: Sequence[str]) -> int:
     replace_file(place, json.dumps(as_json(title, fall), indent=1))
     files = [place]
     if options.figure:
-        files += _drawn(results / "figures" / f"losses-{name}", title, fall, note)
+        from eval.report.panels import fall_points, fall_sheet
+        from scripts.tables.figures import write_figure
+
+        points = fall_points(fall)
+        sheet = fall_sheet(f"Where points are lost: {title}", points, (note,) if note else ())
+        files += write_figure(results / "figures" / f"losses-{name}", sheet, points, note or "models")
     print(f"\n{NET}\nwritten: {', '.join(map(str, files))}")
     return 0
 
@@ -85,16 +90,3 @@ def _evidence_run(folder: Path | None, run: Path, record: RunRecord) -> Path:
     if theirs.dataset != data:
         raise RunError(f"{folder} is a run on other data; {remedy}")
     return folder
-
-
-def _drawn(stem: Path, title: str, fall: Waterfall, note: str) -> list[Path]:
-    from eval.report.figures import draw, save
-    from eval.report.panels import fall_points, fall_sheet
-    from eval.report.points import as_csv
-
-    points = fall_points(fall)
-    sheet = fall_sheet(f"Where points are lost: {title}", points, (note,) if note else ())
-    files = save(draw(sheet, points), stem, " ".join([sheet.title, *sheet.footnote]))
-    table = stem.with_name(f"{stem.name}.csv")
-    replace_file(table, as_csv(points, note or "models"))
-    return [*files, table]

@@ -23,12 +23,11 @@ class Service:
 
     Args:
         key: expected as `Authorization: Bearer <key>`; empty for none.
-        refusals: number of adds that are refused with 503 before the first add is accepted.
         together: number of searches that must have arrived before the first is answered.
     """
 
-    def __init__(self, store: Store, key: str = "", refusals: int = 0, together: int = 1) -> None:
-        self.store, self._key, self.refusals = store, key, refusals
+    def __init__(self, store: Store, key: str = "", together: int = 1) -> None:
+        self.store, self._key = store, key
         self._awaited, self._enough = together, asyncio.Event()
         self.asked: list[str] = []
         """`METHOD path` of every request."""
@@ -52,9 +51,6 @@ class Service:
         return app
 
     async def _add(self, request: Any) -> Any:
-        if self.refusals > 0:
-            self.refusals -= 1
-            return web.json_response({"error": "busy"}, status=503)
         body = await request.json()
         name = self.store.add(request.match_info["space"], body["messages"], str(body.get("time") or ""))
         return web.json_response({"id": name, "status": "stored"})

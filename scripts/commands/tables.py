@@ -90,7 +90,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     title, notes = f"{name}: quality against cost", tuple(filter(None, footnote))
     drawing = Sheet(title, notes, "pareto", y_label="quality", across=2, height=1.75, spacing="log")
     stem = assembled.models.results / "figures" / f"pareto-{table_stem(cfg, assembled.only, assembled.groups)}"
-    files = write_figure(stem, drawing, points, assembled.models)
+    files = write_figure(stem, drawing, points, models_line(assembled.models))
     print("\n".join(drawing.footnote), "", pareto_table(points), sep="\n")
     if unfinished:
         print(f"not run, or not to the end: {'; '.join(unfinished)}\n")

@@ -28,6 +28,7 @@ from memsys.systems import controls
 from scripts.settings.schema import Budgets
 from scripts.settings.types import priced
 from scripts.setup.options import CONF, load_option
+from scripts.tables.captions import models_line
 from scripts.tables.figures import footnote, write_figure
 from scripts.tables.grid import OURS, Experiment
 from scripts.tables.layout import (
@@ -87,7 +88,7 @@ def equal_budgets(cfg: Budgets) -> int:
     sheet = Sheet(
         table["title"], notes, "lines", "recalled tokens", "score", width=6.0, across=2, height=2.2, spacing="log"
     )
-    files = write_figure(place, sheet, points, assembled.models, ("pdf", "png", "svg"))
+    files = write_figure(place, sheet, points, models_line(assembled.models), ("pdf", "png", "svg"))
     print(text)
     if assembled.stopped:
         print(assembled.stopped)
@@ -225,7 +226,10 @@ def budgeted(table: Mapping[str, Any], backbone: str | None, budgets: Sequence[i
     Rows without a memory (published answers, best rows, published rows only) are left out, and so are columns that are no scores.
     The other controls are left out, too: they do not rank their recall, and a budget cuts by rank.
     """
-    lines = [line for line in read_lines_of(table, backbone) if line.memory is not None and _ranks(line)]
+    lines = [line for line in read_lines_of(table, backbone) if line.memory is not None]
+    control = f"{controls.__name__}."
+    targets = {line.name: str((line.memory or {})["build"]["_target_"]) for line in lines}
+    lines = [line for line in lines if line.name == WHOLE or not targets[line.name].startswith(control)]
     if all(line.name != WHOLE for line in lines):
         lines += read_lines_of({"name": table["name"], "rows": [], "others": [WHOLE]}, None)
     columns = [each for option in table["columns"] for each in _columns(option, lines, budgets)]
@@ -248,11 +252,6 @@ def _columns(option: Mapping[str, Any], lines: Sequence[TableRow], budgets: Sequ
         {**plain, "group": group_at(option, budget), "rows": rows, "budget": budget} for budget in sorted(set(budgets))
     ]
     return [{**plain, "group": group_name(option), "rows": [WHOLE]}, *named]
-
-
-def _ranks(line: TableRow) -> bool:
-    target = str((line.memory or {})["build"]["_target_"])
-    return line.name == WHOLE or not target.startswith(f"{controls.__name__}.")
 
 
 def group_at(option: Mapping[str, Any], budget: int) -> str:

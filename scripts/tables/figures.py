@@ -29,7 +29,6 @@ from eval.statistics.stats import wilson
 from eval.structure.tree import Tree
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
 from memsys.llm.pricing import Purse, one_cap
-from scripts.assembly.models import Models
 from scripts.assembly.run_folders import trees_of
 from scripts.assembly.steps import answer_metric
 from scripts.settings.schema import Figures
@@ -322,9 +321,8 @@ def make_figure(cfg: Figures) -> Outcome:
         points.append(published(place, _stated(options, entry).divided(entry.get("scale", 1.0))))
     name = "-".join([options["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + variation(cfg)
     models, notes = experiments[0].models, footnote(experiments, options, points)
-    files = write_figure(
-        models.results / "figures" / name, replace(sheet(options, notes), bare=cfg.bare), points, models
-    )
+    drawing = replace(sheet(options, notes), bare=cfg.bare)
+    files = write_figure(models.results / "figures" / name, drawing, points, models_line(models))
     grown = options["panels"] if options["show"] == "growth" else {}
     sharing = {panel for panel, (kind, *_) in grown.items() if kind in SHARING}
     for note in (*notes, *(exponents(points, sharing) if grown else ())):
@@ -439,14 +437,15 @@ def sheet(options: Mapping[str, Any], notes: tuple[str, ...]) -> Sheet:
 
 
 def write_figure(
-    stem: Path, drawing: Sheet, points: Sequence[Point], models: Models, suffixes: Sequence[str] = ("pdf", "png")
+    stem: Path, drawing: Sheet, points: Sequence[Point], engine: str, suffixes: Sequence[str] = ("pdf", "png")
 ) -> list[Path]:
     """Draw the points and write PDF, PNG and CSV; a file is replaced as a whole or not changed.
 
     Args:
+        engine: the models behind the numbers, for the CSV.
         suffixes: kinds of drawings, also svg.
     """
     files = save(draw(drawing, points), stem, " ".join([drawing.title, *drawing.footnote]), suffixes)
     table = stem.with_name(stem.name + ".csv")
-    replace_file(table, as_csv(points, models_line(models)))
+    replace_file(table, as_csv(points, engine))
     return [*files, table]

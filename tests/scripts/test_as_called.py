@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
 from scripts.command import usage
-from scripts.commands.list import every_name
+from scripts.commands.list import main as list_names
 from scripts.setup import arguments
 from scripts.setup.arguments import as_called
 from scripts.setup.exits import _message, _report, remedy
@@ -65,10 +65,13 @@ def test_an_extra_is_named_in_quotes_for_zsh() -> None:
 
 
 @pytest.mark.slow
-def test_help_shows_no_raw_backticks_and_list_alone_names_everything() -> None:
+def test_help_shows_no_raw_backticks_and_list_alone_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert "`" not in usage()
     assert max(map(len, usage().splitlines())) <= 80
-    assert "bm25" in every_name()["memories"]
+    list_names([])
+    memories = capsys.readouterr().out.partition("\n")[0]
+    assert memories.startswith("memories (")
+    assert " bm25," in memories
 
 
 def test_a_field_that_the_offline_engine_needs_is_named() -> None:

@@ -187,19 +187,9 @@ def _write_set(
         f"run {run.key}: {path.name} holds no score" for run in own.runs for path in run.scores if not run.scores[path]
     ]
     falls = list(waterfalls(own, every, missing))
-    line = _set_line(own, every, blocks)
-    return _SetPages(found, line, runs, lives(own), falls, stale(sources.results, own, sources.tables), missing)
-
-
-def _places(every: Sequence[TableFile], own: Sequence[TableFile]) -> list[list[Any]]:
-    """Number of the data file and name of each of these files."""
-    return [[number, file.stem] for number, file in enumerate(every) if any(file is each for each in own)]
-
-
-def _set_line(own: ReadSet, every: Sequence[Scorer], blocks: int) -> dict[str, Any]:
     dataset, cuts = own.runs[0].record.dataset, {"size": "all", "max_cases": None, "transform": "none"}
     cut = [f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole]
-    return {
+    line = {
         "key": own.key,
         "name": own.name,
         "questions": len(own.asked),
@@ -210,6 +200,12 @@ def _set_line(own: ReadSet, every: Sequence[Scorer], blocks: int) -> dict[str, A
         "scorers": [{"title": each.title, "stem": each.stem, "judge": each.is_judge} for each in every],
         "blocks": blocks,
     }
+    return _SetPages(found, line, runs, lives(own), falls, stale(sources.results, own, sources.tables), missing)
+
+
+def _places(every: Sequence[TableFile], own: Sequence[TableFile]) -> list[list[Any]]:
+    """Number of the data file and name of each of these files."""
+    return [[number, file.stem] for number, file in enumerate(every) if any(file is each for each in own)]
 
 
 def table_titles(tables: Sequence[TableFile]) -> list[str]:
@@ -267,24 +263,26 @@ def _write_trees(shards: Shards, name: str, run: ReadRun, own: ReadSet, most: in
         if sum(not tree.startswith("-") for tree in trees.values()) >= most:
             trees[case_id] = f"-left out: the report holds the nodes of {most} histories (--trees)"
             continue
-        page = nodes_page(run.case_folder(case_id))
+        page = nodes_page(RunFolder(run.folder).case(case_id))
         trees[case_id] = page if isinstance(page, str) else f"{name}-case{number}"
         if not isinstance(page, str):
             shards.write(trees[case_id], page)
     return trees
 
 
-def _write_page(file: Path, clean: Cleaner, template: str, **values: Any) -> None:
-    """Write a page from a template, which escapes every text."""
-    text = _environment().get_template(template).render(**values)
+def write_page(
+    file: Path, clean: Cleaner, template: str, values: Mapping[str, Any], package: str = "eval.report.html"
+) -> None:
+    """Write a page from a template of a package; the template escapes every text."""
+    text = _environment(package).get_template(template).render(values)
     file.write_text(clean.page(text), encoding="utf-8", errors="replace")  # a damaged file may hold half a character
 
 
-@lru_cache(maxsize=1)
-def _environment() -> Any:
+@lru_cache(maxsize=2)
+def _environment(package: str) -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    loader, strict = PackageLoader("eval.report.html"), StrictUndefined
+    loader, strict = PackageLoader(package), StrictUndefined
     return Environment(loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True)
 
 
@@ -297,7 +295,7 @@ def _write_lives(
         if families:
             name = f"lives-{number}.html"
             values = {"title": f"Lives of probes: {label}", "label": label, "families": families, "report": title}
-            _write_page(draft / name, clean, "lives.html.j2", **values)
+            write_page(draft / name, clean, "lives.html.j2", values)
             written.append((name, label))
     return written
 
@@ -322,10 +320,10 @@ def _write_pages(
     ]
     tables = [*stems, *((name, "Lives of probes", label) for name, label in told)]
     index = {"title": wanted.title, "tables": tables, "scripts": SCRIPTS, "missing": missing}
-    _write_page(draft / "index.html", clean, "index.html.j2", **index)
+    write_page(draft / "index.html", clean, "index.html.j2", index)
     for (name, title, stem), table in zip(stems, sources.tables, strict=True):
         values = {"title": title, "table": table.content, "stem": stem, "report": wanted.title}
-        _write_page(draft / name, clean, "table.html.j2", **values)
+        write_page(draft / name, clean, "table.html.j2", values)
     for name in ("report.css", *SCRIPTS):
         content = (files("eval.report.html") / "static" / name).read_text(encoding="utf-8")
         (draft / name).write_text(content, encoding="utf-8")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from data_loaders.patterns import holds
-from data_loaders.schema import Case, Gold, Question, Turn
+from data_loaders.schema import Case, Gold, Question
 from eval.analysis.costs import COST_COLUMNS
 from eval.files.records import Prediction, Read
 from eval.files.run_folder import is_complete
@@ -68,24 +69,16 @@ def _outcomes(answers: Iterable[Prediction], questions: int) -> list[list[Any]]:
 def _prompts(run: ReadRun, judges: Sequence[str]) -> list[list[str]]:
     """Name, hash and text of each prompt of memory, reader and judges; the reason in place of the text if the file has changed since."""
     pages = []
-    try:
-        known: Prompts | None = loaded_prompts(run.record.prompts_dir)
-    except PromptError:
-        known = None
+    known: Prompts | None = None
+    with suppress(PromptError):
+        known = loaded_prompts(run.record.prompts_dir)
     for name, digest in sorted({**run.record.prompts, **judge_templates(run, judges)}.items()):
         text = "not shown: the file has changed since the run, or is gone"
-        if known is not None and _digest(known, name) == digest:
-            prompt = known[name]
-            text = f"{prompt.system}\n\n{prompt.user}".strip()
+        with suppress(PromptError):
+            if known is not None and known.digest([name])[name] == digest:
+                text = f"{known[name].system}\n\n{known[name].user}".strip()
         pages.append([name, str(digest)[:12], text])
     return pages
-
-
-def _digest(known: Prompts, name: str) -> str:
-    try:
-        return known.digest([name])[name]
-    except PromptError:
-        return ""
 
 
 def nodes_page(case_folder: Path) -> dict[str, Any] | str:
@@ -194,6 +187,10 @@ def _life(
         reads[name] = Read(prediction, tuple(str(own.items[key]["text"]) for key in prediction.items))
         asked[name] = next(each.text for each, _ in cases[case_id].questions if each.id == question_id)
     values: Mapping[str, str] = gold.detail["values"]
+    # The turns that the key names, and those of the suite that say the probe's subject or one of its values.
+    words = [gold.detail["subject"], *values.values()]
+    said = (turn for turn in case.turns if "+" in turn.id and any(holds(turn.text, word) for word in words))
+    named = {turn.id for turn in said}.union(gold.detail["edits"])
     return Life(
         memory,
         gold.category,
@@ -202,18 +199,10 @@ def _life(
         str(change_recall(question, gold, reads).detail["outcome"]),
         str(change_answer(question, gold, reads).detail["outcome"]),
         tuple(f"{name}: {value}" for name, value in values.items()),
-        tuple(clipped(spoken(turn), LONGEST) for turn in _put_in(case, gold)),
+        tuple(clipped(spoken(turn), LONGEST) for turn in case.turns if turn.id in named),
         tuple(_recalled(name, asked[name], read, values) for name, read in reads.items()),
         clipped(reads["end"].prediction.answer, LONGEST),
     )
-
-
-def _put_in(case: Case, gold: Gold) -> Iterator[Turn]:
-    """The turns about a probe: those that the key names, and those of the suite that say its subject or one of its values."""
-    words = [gold.detail["subject"], *gold.detail["values"].values()]
-    for turn in case.turns:
-        if turn.id in gold.detail["edits"] or ("+" in turn.id and any(holds(turn.text, word) for word in words)):
-            yield turn
 
 
 def _recalled(name: str, question: str, read: Read, values: Mapping[str, str]) -> RecalledLines:

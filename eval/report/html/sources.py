@@ -38,9 +38,6 @@ class ReportedRun:
     record: RunRecord
     title: str
 
-    def case_folder(self, case_id: str) -> Path:
-        return RunFolder(self.folder).case(case_id)
-
     def score_file(self, stem: str) -> Path:
         """The score file of this stem, whether or not it exists."""
         return RunFolder(self.folder).scores(stem)
