@@ -49,12 +49,11 @@ class Subject:
     """The metric; None if the figure shows no score."""
     model: str
     """The model that writes the memory."""
+    names: Mapping[str, str]
+    """Printed forms of values; other values are printed unchanged."""
 
-    def value(self, name: str, names: Mapping[str, str]) -> str | float:
+    def value(self, name: str) -> str | float:
         """The row's value of `name`: its data set, category, metric, title, model, or a setting of its memory.
-
-        Args:
-            names: printed forms of values; other values are printed unchanged.
 
         Raises:
             RunError: the memory has no such setting.
@@ -77,23 +76,24 @@ class Subject:
                 raise RunError(f"{self.line.name} has no {name!r} for panel, series or x; there are: {there}")
             known[name] = build[name]["_target_"] if name == "inner" else build[name]
         value = known[name]
-        return float(value) if isinstance(value, int | float) else names.get(str(value), str(value))
+        return float(value) if isinstance(value, int | float) else self.names.get(str(value), str(value))
 
-    def text(self, pattern: str, names: Mapping[str, str]) -> str:
+    def text(self, pattern: str) -> str:
         """Fill a pattern such as `"{dataset}, {row}"`."""
         parts = pattern.replace("}", "{").split("{")  # every second part is a name
-        values = [self.value(part, names) if place % 2 else part for place, part in enumerate(parts)]
+        values = [self.value(part) if place % 2 else part for place, part in enumerate(parts)]
         return "".join(f"{value:g}" if isinstance(value, float) else value for value in values)
 
 
 def _subjects(experiment: Experiment[Figures], *, metrics: bool) -> Iterator[Subject]:
     """Every drawn row on every available data set, once for each metric or (`metrics=False`) just once."""
+    names = experiment.cfg.figure.get("names", {})
     drawn = [line for line in experiment.lines if line.option.get("drawn", True)]
     for group in experiment.groups:
         if group.dataset is not None:
             for metric in group.metrics if metrics else [None]:
                 for line in drawn:
-                    yield Subject(line, group, metric, experiment.models.memory.name)
+                    yield Subject(line, group, metric, experiment.models.memory.name, names)
 
 
 def _folder(experiment: Experiment[Figures], subject: Subject) -> Path | None:
@@ -110,7 +110,6 @@ def _trees(experiment: Experiment[Figures], *, vectors: bool = False) -> Iterato
 
 def _scores(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """One point for each panel, series and x, averaging the settings that share it; `base` rows are drawn in every panel."""
-    names = options.get("names", {})
     marks: dict[Point, list[AnyCell]] = {}
     panels: dict[tuple[str, str], list[str]] = {}
     bases: list[tuple[tuple[str, str], Subject, AnyCell]] = []
@@ -123,15 +122,15 @@ def _scores(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
         if subject.line.name in options.get("base", ()):
             bases.append((column, subject, cell))
             continue
-        panel = subject.text(options["panel"], names)
+        panel = subject.text(options["panel"])
         if panel not in panels.setdefault(column, []):
             panels[column].append(panel)
-        mark = Point(panel, subject.text(options["series"], names), subject.value(options["x"], names), 0.0)
+        mark = Point(panel, subject.text(options["series"]), subject.value(options["x"]), 0.0)
         marks.setdefault(mark, []).append(cell)
     points = [point for mark, cells in marks.items() for point in scored(mark, cells)]
     for column, subject, cell in bases:
         for panel in panels.get(column, ()):
-            series = subject.text(options.get("base_series", "{row}"), names)
+            series = subject.text(options.get("base_series", "{row}"))
             points += scored(Point(panel, series, "", 0.0), [cell])
     order = list(dict.fromkeys(point.panel for point in points))
     return sorted(points, key=lambda point: order.index(point.panel))
@@ -139,19 +138,18 @@ def _scores(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
 
 def _levels(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Share of the recalled items by level, with the score of the first metric."""
-    names = options.get("names", {})
     folders = [(subject, _folder(experiment, subject)) for subject in _subjects(experiment, metrics=False)]
     counts = {id(subject): recalled_levels(folder) for subject, folder in folders if folder is not None}
     base = options.get("base", ())
     panels: dict[str, list[Subject]] = {}
     for subject, folder in folders:
         if folder is not None and subject.line.name not in base:
-            panels.setdefault(subject.text(options["panel"], names), []).append(subject)
+            panels.setdefault(subject.text(options["panel"]), []).append(subject)
     points: list[Point] = []
     for panel, subjects in panels.items():
         group = subjects[0].group.name
         bases = [each for each, _ in folders if each.line.name in base and each.group.name == group]
-        bars = [*((each, "") for each in bases), *((each, each.value(options["x"], names)) for each in subjects)]
+        bars = [*((each, "") for each in bases), *((each, each.value(options["x"])) for each in subjects)]
         highest = max((level for each, _ in bars for level in counts[id(each)]), default=0)
         for subject, x in bars:
             count = counts[id(subject)]
@@ -166,11 +164,11 @@ def _levels(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
 
 def _depths(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Nodes and tokens by depth; `measures` selects and titles them."""
-    names, points, built = options.get("names", {}), list[Point](), list(_trees(experiment))
+    points, built = list[Point](), list(_trees(experiment))
     for name, title in options["measures"].items():
         for subject, trees in built:
-            panel = ", ".join(filter(None, (subject.text(options["panel"], names), title)))
-            points += by_depth(trees, Point(panel, subject.text(options["series"], names), "", 0.0), name)
+            panel = ", ".join(filter(None, (subject.text(options["panel"]), title)))
+            points += by_depth(trees, Point(panel, subject.text(options["series"]), "", 0.0), name)
     return points
 
 
@@ -182,18 +180,17 @@ def _tree(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[P
         tree = next((tree for tree in trees if tree.case_id == options["case"]), trees[0])
         cases = subject.group.dataset.cases
         case = cases[cases.ids.index(tree.case_id)]
-        panel = subject.text(options["panel"], options.get("names", {}))
-        points += drawn_tree(tree, case, f"{panel}: {case.id}")
+        points += drawn_tree(tree, case, f"{subject.text(options['panel'])}: {case.id}")
     return points
 
 
 def _map(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Vectors of all nodes in two dimensions, one panel per level, data sets side by side."""
-    names, settings = options.get("names", {}), experiment.cfg
+    settings = experiment.cfg
     points = [
         point
         for subject, trees in _trees(experiment, vectors=True)
-        for point in mapped(trees, subject.text(options["panel"], names), settings.projection, settings.build.seed)
+        for point in mapped(trees, subject.text(options["panel"]), settings.projection, settings.build.seed)
     ]
     return sorted(points, key=lambda point: int(point.panel.rpartition(" ")[2]))
 

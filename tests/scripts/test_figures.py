@@ -201,11 +201,11 @@ def test_a_row_is_named_by_settings_categories_and_values_of_its_own(results: Pa
     )
     assert isinstance(found, Experiment)
     (metric,) = metrics_of({"dataset": "msc", "metrics": [{"judge": "memtree", "category": "temporal"}]})
-    one = Subject(found.lines[0], found.groups[0], metric, "m")
-    assert one.value("base", {}) == 0.1
-    assert one.text("θ0 = {base}, {category}, {model}", {"temporal": "time"}) == "θ0 = 0.1, time, m"
+    one = Subject(found.lines[0], found.groups[0], metric, "m", {"temporal": "time"})
+    assert one.value("base") == 0.1
+    assert one.text("θ0 = {base}, {category}, {model}") == "θ0 = 0.1, time, m"
     with pytest.raises(RunError, match=r"has no 'alpha' for panel, series or x; there are: dataset, .*base"):
-        one.value("alpha", {})
+        one.value("alpha")
 
 
 @pytest.fixture
