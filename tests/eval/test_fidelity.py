@@ -22,7 +22,7 @@ def recall(answer: str, *items: tuple[str, str]) -> dict[str, Any]:
 
 def run(writes: dict[str, Any], recalls: dict[str, Any], texts: list[str]) -> Any:
     return fidelity._Run(
-        {("c", unit): line for unit, line in writes.items()},
+        [*writes.values(), write({"fallback": 1}, merge=3)],  # the last is a consolidation
         {("c", unit): {"model calls": float(sum(line["calls"].values()))} for unit, line in writes.items()},
         {("c", question): line for question, line in recalls.items()},
         {("c", question): {"items recalled": float(len(line["items"]))} for question, line in recalls.items()},
@@ -58,18 +58,18 @@ def test_agreement_is_that_of_common_units_questions_and_first_items(monkeypatch
     ((calls,), (items,)) = found.per_unit, found.per_question
     assert (calls.first, calls.second, calls.gap.mean, calls.gap.n) == (2.0, 1.0, 1.0, 2)
     assert (items.first, items.second, items.gap.n) == (1.0, pytest.approx(1 / 3), 3)
-    assert found.purposes == ({"extract": 1.0, "merge": pytest.approx(1 / 3)}, {"extract": 2.0})
-    assert found.notes == ({"fallback": 2}, {})
-    turns, texts, tops, answers, first, second = [each.value.mean for each in found.overlaps if each.value is not None]
+    assert found.purposes == ({"extract": 1.0, "merge": pytest.approx(4 / 3)}, {"extract": 2.0, "merge": 1.0})
+    assert found.notes == ({"fallback": 3}, {"fallback": 1})
+    turns, texts, tops, answers, first, second = [each.mean for each in found.overlaps.values() if each is not None]
     assert turns == pytest.approx((1 / 2 + 1 + 0) / 3)
     assert (texts, tops, answers) == pytest.approx((2 / 3, 2 / 3, 1 / 3))
     assert (first, second) == (0.5, 1.0), "four of five words are alike, in capitals too"
-    turns, texts, *_ = [each.value.mean for each in of(monkeypatch, FIRST, SECOND, k=2).overlaps if each.value]
+    turns, texts, *_ = [each.mean for each in of(monkeypatch, FIRST, SECOND, k=2).overlaps.values() if each]
     assert turns == pytest.approx((1 / 3 + 1 + 0) / 3)
     assert texts == pytest.approx((2 / 3 + 1 + 0) / 3)
 
 
 def test_runs_without_a_common_unit_or_question_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for other in (replace(SECOND, writes={}), replace(SECOND, recalls={})):
+    for other in (replace(SECOND, per_unit={}), replace(SECOND, recalls={})):
         with pytest.raises(ValueError, match="no unit or no question in common"):
             of(monkeypatch, FIRST, other)
