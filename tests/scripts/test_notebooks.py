@@ -291,7 +291,7 @@ def test_the_comparison_shows_paired_differences_and_a_front(execute: Execute, r
         )
         assert row.startswith("|  |" if beaten else "| * |")
         assert f"| {means[title]:.3f} | [" in row
-        assert row.endswith(f"| {recalled[title]:,.4g} |")
+        assert row.endswith(f"| {recalled[title]:,.4g} | 48 |")
 
 
 def test_the_look_inside_follows_a_failure_to_its_verdict(execute: Execute, results: Path) -> None:
