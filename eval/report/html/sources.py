@@ -185,7 +185,7 @@ def read_sources(
     for key, record in records.items():
         data = f"{record.dataset['name']}-{identity(record.dataset)[:6]}"
         by_data.setdefault(data, []).append((key, record))
-    sets = tuple(_set(results, key, runs, titles, (cases_of, aggregate_of)) for key, runs in sorted(by_data.items()))
+    sets = tuple(_set(results, key, runs, titles, cases_of, aggregate_of) for key, runs in sorted(by_data.items()))
     missing += [f"{each.name}: questions and gold are not shown: {each.why}" for each in sets if each.why]
     losses, ceilings = (_table_files(results / name, missing) for name in ("losses", "ceilings"))
     return Sources(results, sets, tables, losses, ceilings, missing, damaged)
@@ -233,9 +233,10 @@ def _set(
     key: str,
     runs: Sequence[tuple[str, RunRecord]],
     titles: Mapping[str, str],
-    known: tuple[CasesOf, Callable[[str], str]],
+    cases_of: CasesOf,
+    aggregate_of: Callable[[str], str],
 ) -> RunSet:
-    """The runs of one data set; `known` are `cases_of` and `aggregate_of` of `read_sources`."""
+    """The runs of one data set; `cases_of` and `aggregate_of` as for `read_sources`."""
     names, folders = [titles.get(run, record.name) for run, record in runs], []
     for (run, record), title in zip(runs, names, strict=True):
         folder, replicate = results / "runs" / run, record.seed[1] if record.seed else 0
@@ -244,6 +245,6 @@ def _set(
         folders.append(ReportedRun(run, folder, record, f"{title} ({which})" if names.count(title) > 1 else title))
     name = str(runs[0][1].dataset["name"])
     try:
-        return RunSet(key, name, tuple(folders), known[0](runs[0][1]), aggregate=known[1](name))
+        return RunSet(key, name, tuple(folders), cases_of(runs[0][1]), aggregate=aggregate_of(name))
     except (DataError, RunError) as error:
         return RunSet(key, name, tuple(folders), (), str(error))
