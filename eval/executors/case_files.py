@@ -35,12 +35,15 @@ def collected(runs: Sequence[Run], case_id: str) -> tuple[Files, ...]:
 
 @contextmanager
 def placed(runs: Sequence[Run], case_id: str, contents: Sequence[Files] | None) -> Iterator[list[Run]]:
-    """The runs in scratch folders that hold these files of a case; in their own folders where there are no contents."""
+    """The runs in scratch folders that hold these files of a case; in their own folders where there are no contents.
+
+    A scratch folder has the name of the run's own, by which events name the run.
+    """
     if contents is None:
         yield list(runs)
         return
     with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
-        moved = [replace(run, folder=Path(scratch) / str(number)) for number, run in enumerate(runs)]
+        moved = [replace(run, folder=Path(scratch, str(number), run.folder.name)) for number, run in enumerate(runs)]
         for run, files in zip(moved, contents, strict=True):
             for name, content in files.items():
                 replace_file(run.case_folder(case_id) / _checked(name), content)
