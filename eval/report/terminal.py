@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby, product
 from os.path import commonprefix
 
-from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.table import Table as Grid
 from rich.text import Text
@@ -384,13 +384,13 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
     alike = _alike(short)
     for place, name in enumerate(short, 1):
         if name in alike:
-            short[name] = chop_cells(name, width - cell_len(f"{DOTS}{place}"))[0] + f"{DOTS}{place}"
+            short[name] = _head(name, width - cell_len(f"{DOTS}{place}")) + f"{DOTS}{place}"
     return [short[name] for name in names]
 
 
 def fitting(text: str, width: int) -> str:
     """The text, cut at its end to `width` cells."""
-    return text if cell_len(text) <= width else chop_cells(text, width - 1)[0] + DOTS
+    return text if cell_len(text) <= width else _head(text, width - 1) + DOTS
 
 
 def headings(texts: Sequence[str], widths: Sequence[int]) -> list[tuple[str, str]]:
@@ -425,8 +425,14 @@ def _alike(short: Mapping[str, str]) -> list[str]:
 def _middle(name: str, width: int) -> str:
     if cell_len(name) <= width:
         return name
-    tail = chop_cells(name[::-1], (width - 1) // 2)[0][::-1]
-    return chop_cells(name, width - 1 - cell_len(tail))[0] + DOTS + tail
+    tail = _head(name[::-1], (width - 1) // 2)[::-1]
+    return _head(name, width - 1 - cell_len(tail)) + DOTS + tail
+
+
+def _head(name: str, width: int) -> str:
+    while cell_len(name) > width:
+        name = name[:-1]
+    return name
 
 
 # --- a paper's table on one screen: its rows and columns as printed, our score next to the published number -------------

@@ -417,14 +417,7 @@ def column_group(cfg: Settings, option: Mapping[str, Any], metrics: tuple[TableM
             raise
         missing = as_called(f"no data: {error}")
     questions, name = dataset.questions if dataset is not None else (), group_name(option)
-    asked_for = dict.fromkeys(
-        metric.category for metric in metrics
-    )  # a sample or a cut may lack one, or it is misspelled
-    if questions and (empty := [each for each in asked_for if not any(q.belongs_to(each) for q in questions)]):
-        known = dict.fromkeys(each for q in questions for each in (q.category, *q.groups) if each)
-        lacking = "; ".join(f"{each}{_near(each, [*known])}" for each in empty)
-        none = f"no question of these data is in the category {lacking}"
-        print(f"note: {name}: {none}; there are: {', '.join(known)}", file=sys.stderr)
+    _note_empty(name, metrics, questions)
     aggregate = option.get("aggregate") or config["aggregate"][0]
     return ColumnGroup(
         option,
@@ -438,3 +431,13 @@ def column_group(cfg: Settings, option: Mapping[str, Any], metrics: tuple[TableM
         option.get("unit") or config["unit"],
         {**config, "name": name, "aggregate": [aggregate]},
     )
+
+
+def _note_empty(group: str, metrics: Sequence[TableMetric], questions: Sequence[Asked]) -> None:
+    """Name the categories under `by` that no question has: a sample or a cut may lack them, or the name is misspelled."""
+    named = dict.fromkeys(metric.category for metric in metrics)
+    if questions and (empty := [name for name in named if not any(each.belongs_to(name) for each in questions)]):
+        known = dict.fromkeys(name for each in questions for name in (each.category, *each.groups) if name)
+        lacking = "; ".join(f"{name}{_near(name, [*known])}" for name in empty)
+        note = f"note: {group}: no question of these data is in the category {lacking}; there are: {', '.join(known)}"
+        print(note, file=sys.stderr)
