@@ -26,7 +26,7 @@ from eval.executors.driver import Died, Worker, work_on
 from eval.executors.worker import Cells, Done, Ready
 from eval.files.store import RunError
 from eval.running.loop import run_all
-from eval.running.run import Run
+from eval.running.run import Progress, Run
 from memsys.llm.meter import Metered
 from memsys.systems.bm25 import BM25
 from memsys.systems.memtree import MemTree
@@ -113,8 +113,10 @@ def test_a_half_answered_case_goes_on_from_its_files(make_run: Make) -> None:
         if name != "case.json":
             lines = content.splitlines(keepends=True)
             (folder / name).write_bytes(b"".join(lines[:-1]) if name == "predictions.jsonl" else content)
-    run_all([run], executor=executor(Nearby()))
+    steps: list[Progress] = []
+    run_all([run], executor=executor(Nearby()), on_progress=steps.append)
     assert llm.calls == 1, "one question was open"
+    assert {step.run for step in steps} == {"resumed"}, "not the scratch folder's name"
     assert contents(run)["cases/case-0/predictions.jsonl"] == contents(complete)["cases/case-0/predictions.jsonl"]
 
 
