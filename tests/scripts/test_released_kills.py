@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,12 @@ def command(url: str, folder: Path) -> list[str]:
 
 
 def workers_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    threads = list(children.parent.parent.glob("*/children"))
-    return [int(child) for path in threads for child in path.read_text().split()]
+    """The children of all threads of a process; a thread may end while they are read."""
+    children: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children += map(int, path.read_text().split())
+    return children
 
 
 def predictions(folder: Path) -> dict[str, bytes]:
