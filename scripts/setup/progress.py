@@ -260,7 +260,7 @@ class ProgressLine:
         with self._lock:
             now, place = self._clock(), (event.run, event.case_id)
             self.total -= event.kept
-            home = self._homes.setdefault(place, Expected(*place, 0.0, 0.0))
+            home = self._homes.get(place) or self._homes.setdefault(place, Expected(*place, 0.0, 0.0))
             cell = self._cells.get(home)
             if event.outcome == "begun":
                 self._cells[home] = _Cell(event.units, now, now)
