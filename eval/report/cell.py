@@ -434,9 +434,8 @@ class Cell:
         questions = self.applicable(category)
         if not questions:
             return None
-        weighed = weights(self.column.groups(questions))  # the same at both ends
-        ends = (self.filled(questions, value) for value in (0.0, 1.0))
-        return Interval(*(float((weighed * [end[question.key] for question in questions]).mean()) for end in ends))
+        low, high = (self.column.mean(questions, self.filled(questions, value)) for value in (0.0, 1.0))
+        return Interval(low, high)
 
     def verdict(self) -> str:
         """The verdict on our number against the published number."""
