@@ -70,11 +70,8 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
         raise ValueError(f"{sheet.title}: nothing to draw")
     if sheet.draw not in KINDS:
         raise ValueError(f"draw must be one of {', '.join(KINDS)}, found {sheet.draw!r}")
-    silent = []  # panels whose lines or bars are 0 throughout are left out, unless all are
-    if sheet.draw in ("lines", "bars"):
-        silent = [name for name, own in grouped(points, "panel").items() if not any(point.y for point in own)]
-    if kept := [point for point in points if silent and point.panel not in silent]:
-        points = kept
+    points, silent = without_silent_panels(sheet, points)
+    if silent:
         sheet = replace(sheet, footnote=(*sheet.footnote, f"0 throughout, and not drawn: {'; '.join(silent)}."))
     sheet, points = _literal(sheet), [_literal(point) for point in points]
     panels = grouped(points, "panel")
@@ -98,6 +95,15 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
 def _literal(words: Words) -> Words:
     """A sheet or a point whose texts are drawn as they are: between two dollar signs matplotlib reads a formula."""
     return replace(words, **changed(fields_of(words), lambda text: text.replace("$", r"\$")))
+
+
+def without_silent_panels(sheet: Sheet, points: Sequence[Point]) -> tuple[Sequence[Point], list[str]]:
+    """Leave out panels whose lines or bars are 0 throughout, unless all are; return the remaining points and the names of these panels."""
+    panels, measured = grouped(points, "panel"), sheet.draw in ("lines", "bars")
+    silent = [name for name, own in panels.items() if measured and not any(point.y for point in own)]
+    if len(silent) == len(panels):
+        return points, []
+    return [point for point in points if point.panel not in silent], silent
 
 
 def _layout(sheet: Sheet, points: Sequence[Point], style: Style) -> _Layout:

@@ -106,7 +106,9 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
     """
     totals = costs(folder, questions)
     if name.startswith("calls:"):
-        made = sum((Counter(line["calls"]) for line in efforts(folder)), Counter())
+        made: Counter[str] = Counter()
+        for line in efforts(folder):
+            made.update(line["calls"])
         purposes = filter_names(made, name.removeprefix("calls:").replace("/", "."))
         asked = costs(folder).questions
         return single(sum(made[purpose] for purpose in purposes) / asked, asked) if asked and purposes else None

@@ -104,9 +104,12 @@ def about_scored(cell: Cell) -> str:
     """The questions, and the answers or verdicts of several, that a mean lacks, as sentences; empty if none."""
     counts = cell.counts()
     lacking = f"{counts.unscored} unscored, {counts.errored} errored, {counts.not_reached} not reached"
-    scored = f"Scored: {counts.scored} of {counted(counts.questions, 'question')}; {lacking}."
-    draws = cell.unscored_draws()
-    return " ".join([scored] * (counts.scored < counts.questions) + [f"{draws}."] * bool(draws))
+    said = []
+    if counts.scored < counts.questions:
+        said.append(f"Scored: {counts.scored} of {counted(counts.questions, 'question')}; {lacking}.")
+    if draws := cell.unscored_draws():
+        said.append(f"{draws}.")
+    return " ".join(said)
 
 
 def about_mean(cell: Cell) -> str:

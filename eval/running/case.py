@@ -204,15 +204,8 @@ class CaseRun:
                             meter.recorder.records([(unit.id, unit.text)])
                         write_unit(memory, self.units, position)
                     self.cell.step(ledger.dependent, 1 / len(self.units))
-                    self.on_progress(
-                        Progress(
-                            self.run.folder.name,
-                            self.case.id,
-                            "",
-                            "written",
-                            seconds=self.logs[0].seconds_since(answers=False),
-                        )
-                    )
+                    spent = self.logs[0].seconds_since(answers=False)
+                    self.on_progress(Progress(self.run.folder.name, self.case.id, "", "written", seconds=spent))
             with meter.operation("structure", self.logs[0].store):
                 for log, own in zip(self.logs, knobs, strict=True):
                     try:
