@@ -80,16 +80,12 @@ def _check_promises(case: Case) -> None:
 
 def write_json(path: Path, obj: Any) -> Path:
     """`path`, now holding `obj` as one JSON document (NaN and lone surrogates written as Python writes them)."""
-    return _write(path, json.dumps(obj))
+    path.write_text(json.dumps(obj), encoding="utf-8")
+    return path
 
 
 def write_jsonl(path: Path, rows: Any) -> Path:
     """`path`, now holding one JSON document a line; what is no list of rows becomes a single line."""
     lines = rows if isinstance(rows, list) else [rows]
-    return _write(path, "".join(json.dumps(row) + "\n" for row in lines))
-
-
-def _write(path: Path, text: str) -> Path:
-    path.unlink(missing_ok=True)  # ext4 writes to the disk at once where a file's content is replaced
-    path.write_text(text, encoding="utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
     return path
