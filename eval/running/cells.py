@@ -29,7 +29,10 @@ would be built late, as they share an interpreter, and the endpoint would wait. 
 SPACING = (0.002, 0.02)
 """Least and most seconds between the starts of two reads after the history, while memories are built with models behind an endpoint."""
 WORKING = 8
-"""Maximum number of cells that build without waiting for a call; without an endpoint, maximum number of cells that build."""
+"""Maximum number of cells that build without an endpoint."""
+BETWEEN = 16
+"""Maximum number of cells that build with an endpoint and have no call there: while the interpreter is busy, a reply is saved and the next
+prompt made in 10 to 20 ms, so with fewer cells the endpoint is not full."""
 PRIOR = 0.1
 """Weight of the first estimate, as a share of the smallest history. Until so much is measured, a memory's cells are the most urgent."""
 UNKNOWN = 1e6
@@ -82,6 +85,10 @@ class OpenCell:
         self.group, self.index, self.calling = cells.group, index, cells.calling
         self._cells, self._opening, self._size = cells, opening, float(cells.group[0].sizes[index])
         self._left, self._began = self._size, time.monotonic()
+
+    def of(self, cells: CellQueue) -> bool:
+        """Whether it is one of these cells."""
+        return self._cells is cells
 
     @property
     def remaining(self) -> float:
@@ -184,16 +191,25 @@ class Opening:
         self._changed.set()
 
     def _next(self) -> CellQueue | None:
-        """The queue whose next cell is opened now: a memory without a cell, then the longest chain; None when no cell may be opened."""
+        """The queue whose next cell is opened now: a memory without a cell, then the longest chain; None when no cell may be opened.
+
+        One cell of the shortest chain is always being built, even if the endpoint is full: such cells mostly compute, and if all were
+        left for the end, they would compete there for the interpreter, while the endpoint waits.
+        """
         if self.open >= OPEN or (self._threads is not None and len(self.builds) >= self._threads):
             return None
         with self._lock:
             computing = any(not cell.calling for cell in self.builds) and time.monotonic() < self._opened + APART
-        room = []
+        room: list[CellQueue] = []
+        waits: list[CellQueue] = []
         for cells in self._cells:
             load, limit = (0.0, math.inf) if cells.gauge is None else cells.gauge.load()
+            others = WORKING if cells.gauge is None else BETWEEN
             free = cells.gauge is None and self._threads is not None
             first = cells.gauge is None or cells.calling or not computing
-            if free or (first and load < limit and len(self.builds) < load + WORKING):
-                room.append(cells)
+            if free or (first and len(self.builds) < load + others):
+                (room if free or load < limit else waits).append(cells)
+        shortest = min(room + waits, key=CellQueue.longest, default=None)
+        if shortest is not None and not shortest.longest()[0] and not any(cell.of(shortest) for cell in self.builds):
+            return shortest
         return max(room, key=CellQueue.longest, default=None)

@@ -192,7 +192,6 @@ class Endpoint:
         self._tasks: set[asyncio.Task[None]] = set()
         # Only the event loop's thread writes these; `snapshot` reads them from other threads.
         self._sent: dict[asyncio.Task[Any] | None, float] = {}
-        self._answered: set[asyncio.Task[Any] | None] = set()
         self._finished = self._retried = self._tokens_in = self._tokens_out = 0
         self._reached = False
         self._outage: asyncio.Task[None] | None = None
@@ -225,7 +224,7 @@ class Endpoint:
         stopping.check()
         if self._transport is None:
             self._connect()
-        future: Reply[Result] = Reply(event_loop())
+        future: Reply[Result] = Reply(lambda reply: self.places.saved(reply, event_loop()))
         event_loop().call_soon_threadsafe(self._begin, future, call, parse, urgency())
         return future
 
@@ -235,7 +234,7 @@ class Endpoint:
         since, why = self._paused
         return Traffic(
             in_flight=len(sent),
-            waiting=max(0, len(self._tasks) - len(sent) - len(self._answered)),
+            waiting=max(0, len(self._tasks) - len(sent)),
             finished=self._finished,
             retried=self._retried,
             tokens_in=self._tokens_in,
@@ -254,24 +253,25 @@ class Endpoint:
         def cancel_unsent() -> None:
             if self._outage is not None:
                 self._outage.cancel()
-            for task in self._tasks - self._sent.keys() - self._answered:
+            for task in self._tasks - self._sent.keys():
                 task.cancel()
 
         if self._tasks:
             event_loop().call_soon_threadsafe(cancel_unsent)
 
     def finish(self, seconds: float) -> int:
-        """Wait up to `seconds` for the calls in flight, then cancel the rest and return their number."""
+        """Wait up to `seconds` until the calls in flight have replies and these are on disk; cancel the rest and return their number."""
         self._wait_for_tasks(seconds)
         unfinished = list(self._tasks)
         for task in unfinished:
             event_loop().call_soon_threadsafe(task.cancel)
+        unsaved = len(self.places.unsaved)
         self._wait_for_tasks(1.0)
-        return len(unfinished)
+        return len(unfinished) + unsaved
 
     def _wait_for_tasks(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._tasks and time.monotonic() < deadline:
+        while (self._tasks or self.places.unsaved) and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -317,9 +317,7 @@ class Endpoint:
         try:
             await self._send(future, call, parse, urgency)
         except asyncio.CancelledError:
-            # Not re-raised: the call ends here, and the future tells the caller. It is done if the call only kept its place.
-            if not future.done():
-                future.set_exception(_cancelled())
+            future.set_exception(_cancelled())  # not re-raised: the call ends here, and the future tells the caller
         except BaseException as error:
             if not future.done():
                 future.set_exception(error)
@@ -327,7 +325,7 @@ class Endpoint:
                 raise
 
     async def _send(self, future: Reply[Result], call: Call, parse: Parse[Result], urgency: float) -> None:
-        """Make attempts until one succeeds; the call keeps its place in flight until its reply was handed over and is on disk.
+        """Make attempts until one succeeds, and hand the reply over.
 
         Raises:
             Stopped: the user requested a stop.
@@ -335,7 +333,6 @@ class Endpoint:
             ModelError: the attempts failed for good.
         """
         attempts = failures = refusals = pauses = 0
-        task = asyncio.current_task()
         spent_seconds, model, tokens = 0.0, str(call.body.get("model", "")), estimated_tokens(call.body)
         while True:
             stopping.check()
@@ -351,12 +348,11 @@ class Endpoint:
                 outcome, seconds = await self._attempt(call, tokens)
                 spent_seconds += seconds
                 if outcome.value is not None:
-                    self._answered.add(task)
                     sent = Sent(outcome.value, outcome.usage, seconds, attempts)
-                    settle(future, partial(parsed, self.base_url, parse, sent))
-                    return await future.released()
+                    if future.kept:
+                        self.places.unsaved.add(future)
+                    return settle(future, partial(parsed, self.base_url, parse, sent))
             finally:
-                self._answered.discard(task)
                 self.places.release(urgency)
             if outcome.unreachable:
                 refusals += 1

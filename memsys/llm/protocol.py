@@ -1,13 +1,12 @@
 """The language model protocol: request, completion and errors. `ask.py` has the functions that use it.
 
 A `Request` holds everything that can change the output. Its `kind` and `fields` are for the offline engine and are never sent.
-A thread that waits for the future of a call always gets a value or an exception, and lets other threads compute meanwhile; a call keeps
-its place in flight until its reply is on disk.
+A thread that waits for the future of a call always gets a value or an exception, and lets other threads compute meanwhile. The number of
+replies that are not on disk yet is limited.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -126,25 +125,20 @@ _keeping: ContextVar[bool] = ContextVar("keeping", default=False)
 
 
 class Reply(Future[Value]):
-    """The result of a call. A call made inside `keeping()` keeps its place among those in flight until `release` is called.
+    """The result of a call. That of a call made inside `keeping()` counts as not on disk until `release` is called.
 
-    So when a process is killed, the number of replies that are paid for and not on disk is at most the in-flight limit.
+    So when a process is killed, the number of replies that are paid for and not on disk is at most the in-flight limit and an eighth more
+    (`memsys.llm.limits.SAVING`).
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, on_release: Callable[[Reply[Any]], None]) -> None:
         super().__init__()
-        self._loop = loop
-        self._released = asyncio.Event() if _keeping.get() else None
+        self.kept, self._on_release = _keeping.get(), on_release
 
     def release(self) -> None:
-        """Free the call's place in flight; from any thread."""
-        if self._released is not None:
-            self._loop.call_soon_threadsafe(self._released.set)
-
-    async def released(self) -> None:
-        """Wait until the call's place may be freed; in the event loop's thread."""
-        if self._released is not None:
-            await self._released.wait()
+        """State that it is on disk, or will never be; from any thread."""
+        if self.kept:
+            self._on_release(self)
 
 
 class Awaited(Future[Value]):
@@ -192,7 +186,7 @@ def waiting() -> Iterator[None]:
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """Calls made inside the `with` block keep their places until the caller calls `release` with their futures."""
+    """The replies to calls made inside the `with` block count as not on disk until the caller calls `release` with their futures."""
     token = _keeping.set(True)
     try:
         yield
@@ -201,7 +195,7 @@ def keeping() -> Iterator[None]:
 
 
 def release(future: Future[Value]) -> None:
-    """Free the place of a call, once its reply is on disk or it is certain that it will not be."""
+    """State that the reply to a call is on disk, or that it is certain that it will not be."""
     if isinstance(future, Reply):
         future.release()
 

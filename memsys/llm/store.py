@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import json
 import logging
 import os
 import sqlite3
@@ -28,6 +27,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
+import orjson
 
 from memsys.folders import network_file_system, open_lock, read_only
 from memsys.jsons import decoded, fields_of
@@ -578,4 +578,4 @@ def vector_of(stored: bytes) -> np.ndarray | None:
 
 
 def _json_text(completion: Completion) -> str:
-    return json.dumps(fields_of(completion), ensure_ascii=False)
+    return orjson.dumps(fields_of(completion)).decode()  # not `encoded`: a lone surrogate is refused

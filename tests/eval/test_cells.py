@@ -10,7 +10,7 @@ import pytest
 from small_history import history
 
 from data_loaders.schema import Question
-from eval.running.cells import APART, SPACING, WORKING, CellQueue, OpenCell, Opening
+from eval.running.cells import APART, BETWEEN, SPACING, WORKING, CellQueue, OpenCell, Opening
 from eval.running.loop import run_all
 from eval.running.run import Run, Services
 from memsys.interface import Recall
@@ -118,13 +118,39 @@ def test_cells_that_do_not_wait_for_a_call_keep_others_from_being_opened(make_ru
     gauge = FakeGauge(0, 64)
     opening = Opening([[run_of(make_run, gauge, [1] * 40)]])
     cells = iter(opening)
-    opened = [next(cells) for _ in range(WORKING)]
+    opened = [next(cells) for _ in range(BETWEEN)]
     assert opening._next() is None
     gauge.set(10)  # ten of them wait for a call now
     opened += [next(cells) for _ in range(10)]
     assert opening._next() is None
     opened[0].built()
     assert opening._next() is not None
+
+
+def test_without_an_endpoint_few_cells_are_built_at_once(make_run: Make) -> None:
+    opening = Opening([[make_run([history(f"case-{number}") for number in range(WORKING + 1)])]])
+    cells = iter(opening)
+    opened = [next(cells) for _ in range(WORKING)]
+    assert opening._next() is None
+    opened[0].built()
+    assert opening._next() is not None
+
+
+def test_one_cell_of_the_shortest_chain_is_built_even_if_the_endpoint_is_full(make_run: Make) -> None:
+    gauge = FakeGauge(0, 64)
+    short = run_of(make_run, gauge, [10] * 3, chain=0.1, folder="short")
+    long = run_of(make_run, gauge, [10] * 3, chain=5.0, folder="long")
+    opening = Opening([[short], [long]])
+    cells = iter(opening)
+    opened = [next(cells), next(cells)]
+    assert [cell.group[0] for cell in opened] == [long, short], "one of each memory"
+    gauge.set(64)
+    assert opening._next() is None, "one of the short ones is being built"
+    opened[1].built()
+    assert next(cells).group[0] is short
+    assert opening._next() is None
+    gauge.set(63)
+    assert next(cells).group[0] is long
 
 
 def test_reads_are_spread_over_the_time_that_the_builds_still_need(

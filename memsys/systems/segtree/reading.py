@@ -125,11 +125,13 @@ class TreeMemory(MemorySystem):
         """Annotations that replace those in the tree until the next unit is added."""
         self._refreshed: dict[int, _Refreshed] = {}
         """The latest refreshed annotation of each node, reused while its children's annotations stay the same."""
+        self._arrays: tuple[np.ndarray, np.ndarray] | None = None
+        """Parent and first unit of each node, [n] each; None after a unit was added, until the next read."""
         self._counts: Counter[str] = Counter()
 
     def _add_leaf(self, unit: Unit, vector: np.ndarray) -> int:
         """Add a leaf without a parent, discard the annotations of the last `consolidate`, and return the leaf's number."""
-        self._current = {}
+        self._current, self._arrays = {}, None
         self._nodes.append(_Node(unit.id, 0, [len(self._units)], unit.text, count_tokens(unit.text) or 1))
         self._units.append(unit)
         return self._vectors.add(vector)
@@ -219,8 +221,10 @@ class TreeMemory(MemorySystem):
         if self._current:
             rows = np.stack([current.vector for current in self._current.values()])
             similarities[list(self._current)] = cosines(rows, query)
-        scores = propagated(np.round(similarities, 6), [node.parent for node in nodes], reading)
-        starts = np.array([node.units[0] for node in nodes])
+        if self._arrays is None:
+            self._arrays = np.array([node.parent for node in nodes]), np.array([node.units[0] for node in nodes])
+        parents, starts = self._arrays
+        scores = propagated(np.round(similarities, 6), parents, reading)
         # Ties go to the earlier start, then the lower level: of nodes with the same start, the older is the lower one.
         ranking: list[int] = np.lexsort((starts, -scores)).tolist()
         chosen: dict[Hashable, int] = {}
