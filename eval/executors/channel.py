@@ -21,6 +21,7 @@ from eval.running.failures import described
 from eval.running.run import Services
 from memsys.embed import HashingEmbedder
 from memsys.llm import meter
+from memsys.llm.limits import urgency, urgent
 from memsys.llm.meter import Metered, metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import LLM, Completion, EndOfRun, Request, settle, waiting
@@ -51,6 +52,8 @@ class Ask:
     number: int
     service: int
     payload: Request | EmbeddingBatch
+    urgency: float
+    """Of calls that wait for the same endpoint, the most urgent is sent first, whichever worker made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class CallClient:
         number = next(self._numbers)
         with self._lock:
             self._open[number] = future
-        self._send(Ask(number, service, payload))
+        self._send(Ask(number, service, payload, urgency()))
         return future
 
     def arrived(self, reply: Reply) -> None:
@@ -189,7 +192,8 @@ class ServiceHost:
             self._embedding.submit(self._embed, ask, send)
             return
         try:
-            call: Future[Completion] = self._services[ask.service].submit(ask.payload)
+            with urgent(ask.urgency):
+                call: Future[Completion] = self._services[ask.service].submit(ask.payload)
         except BaseException as error:  # sent to the worker, whose caller raises it
             send(Reply(ask.number, error=sendable(error)))
         else:
@@ -215,7 +219,7 @@ class ServiceHost:
     def _embed(self, ask: Ask, send: Callable[[Reply], None]) -> None:
         assert isinstance(ask.payload, EmbeddingBatch)
         value, failure = None, None
-        with metering() as ledger:
+        with metering() as ledger, urgent(ask.urgency):
             try:
                 matrix = self._services[ask.service].embed(ask.payload.texts, query=ask.payload.query)
                 value = Vectors(matrix, ledger.embedding_calls, ledger.embedding_tokens, ledger.seconds)

@@ -37,6 +37,8 @@ IDLE_SECONDS = 1.0
 """Seconds between the death of a worker that had not started and the start of the next."""
 MOST_RESIDENT = 1 << 30
 """Maximum resident bytes of a worker after a cell; a larger worker is replaced."""
+REHEARSING = 4
+"""A worker that has built a memory before gets its next cell, unless it has so many more cells than another."""
 FAREWELL_SECONDS = 5.0
 """Seconds in which idle workers may end by themselves."""
 
@@ -59,9 +61,10 @@ class Job:
 
 @dataclass(slots=True)
 class Jobs:
-    """The cells that wait, longest first. A build's seconds per unit of size are learned from its finished cells.
+    """The cells that wait: those with the longest chain of calls first, as far as a plan estimated it, then the longest.
 
-    A build without a finished cell comes first, with its largest case: it may be the most expensive.
+    A build's seconds per unit of size are learned from its finished cells. A build without a begun cell comes first, with its largest
+    case: it may be the most expensive.
     """
 
     waiting: list[Job]
@@ -72,10 +75,10 @@ class Jobs:
     def next(self) -> Job:
         """The job with the most work; a job that lost its worker comes before all others. It stays in the queue until `take`."""
 
-        def priority(job: Job) -> tuple[bool, bool, float]:
-            build = job.cell.group
+        def priority(job: Job) -> tuple[bool, bool, float, float]:
+            build, size = job.cell.group, job.cell.size
             guess = self.rates.get(build, max(self.rates.values(), default=1.0))
-            return job.deaths > 0, build not in self.begun, guess * job.cell.size
+            return job.deaths > 0, build not in self.begun, job.cell.runs[0].chain * size, guess * size
 
         return max(self.waiting, key=priority)
 
@@ -221,7 +224,7 @@ class _Driver:
                 self._jobs.take(job)
             elif free := [worker for worker in self._workers if worker.takes(job)]:
                 self._jobs.take(job)
-                self._give(min(free, key=lambda worker: len(worker.jobs)), job)
+                self._give(min(free, key=partial(self._burden, job.cell.runs[0])), job)
             else:
                 self._start_workers()
                 return
@@ -252,6 +255,11 @@ class _Driver:
         job.before = tuple(read_predictions(run.case_folder(case.id)) for run in job.cell.runs)
         files = None if self._transport.shares_disk else collected(job.cell.runs, case.id)
         worker.send(Order(job.number, numbers, case, asked, files))
+
+    def _burden(self, run: Run, worker: Worker) -> int:
+        """The cells of a worker, and more for one that would have to rehearse the memory."""
+        template = self._templates.get(id(run))
+        return len(worker.jobs) + (0 if template is not None and template.number in worker.templates else REHEARSING)
 
     def _template(self, worker: Worker, run: Run) -> int:
         """The number of a run's template; the template is sent to the worker if it does not have it."""

@@ -39,6 +39,12 @@ UNKNOWN = 1e6
 """Estimated calls of a cell of a memory that is not measured yet: more than those of any measured one."""
 
 
+def at_once(runs: Sequence[Run]) -> int:
+    """Number of cells that keep the endpoints of the runs busy; without an endpoint, `WORKING`."""
+    gauges = {id(gauge): gauge for run in runs for gauge in run.services.gauges.values()}
+    return sum(gauge.load()[1] for gauge in gauges.values()) + BETWEEN if gauges else WORKING
+
+
 class CellQueue:
     """The cells of runs that share their builds, in the order in which they are opened.
 

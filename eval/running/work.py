@@ -82,7 +82,7 @@ _VOCABULARY = (
 ).split()
 
 _done: set[str] = set()
-_lock = threading.Lock()
+_locks: dict[str, threading.Lock] = {}
 
 
 def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
@@ -98,8 +98,8 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
         kind.append(getattr(target, "__qualname__", repr(target)))
         kind += [f"{name}={value}" for name, value in sorted(stated.items()) if isinstance(value, str | bool)]
     key = repr((kind, sorted(unit.items(), key=str)))
-    # Other builds wait, because they need the same imports.
-    with _lock, metering(), operation("rehearsal", kind[0]):
+    # Builds of the same kind wait; those of other kinds begin, for their own CPU time is that of their thread alone.
+    with _locks.setdefault(key, threading.Lock()), metering(), operation("rehearsal", kind[0]):
         if key in _done:
             return
         _done.add(key)

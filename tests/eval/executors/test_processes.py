@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,14 +31,16 @@ from eval.files.records import Prediction
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, read_lines
 from eval.running.case import answered_case
+from eval.running.cells import ANSWERING, BETWEEN, WORKING
 from eval.running.loop import run_all
 from eval.running.run import Progress, Run
 from eval.running.work import Build
 from memsys.llm.endpoint import Unreachable
+from memsys.llm.limits import BUILDS, CallQueue, urgency
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.protocol import ContextOverflow, ModelError
+from memsys.llm.protocol import Completion, ContextOverflow, ModelError, Request
 from memsys.llm.stopping import Stopped, end_process
 from memsys.systems.bm25 import BM25
 from memsys.systems.memtree import MemTree
@@ -74,24 +77,67 @@ def test_processes_give_the_bytes_of_threads(make_run: Make, online: bool) -> No
     assert all(sum(step.seconds for step in own) > 0 for own in steps)
 
 
-def test_processes_in_front_of_an_endpoint_are_said_to_build_few_histories_at_once(
-    make_run: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cases = [history(f"c{number}", questions=1) for number in range(9)]
-    offline, online, few = (
-        make_run(cases),
-        make_run(cases, llm=Metered(Counted())),
-        make_run(cases[:8], llm=Metered(Counted())),
-    )
-    told = {}
-    chosen = (("offline", offline, None), ("online", online, None), ("few", few, None), ("chosen", online, 32))
-    for name, run, threads in chosen:
-        logger = SimpleNamespace(name="none")
-        cfg: Any = SimpleNamespace(executor="processes", workers=2, threads=threads, logger=logger)
-        assert executor_of(cfg, [run]) is not None
-        told[name] = capsys.readouterr().err
-    assert "note: executor=processes builds 8 histories at once" in told["online"]
-    assert told["offline"] == told["few"] == told["chosen"] == ""
+def test_processes_build_as_many_histories_at_once_as_keep_the_endpoint_busy(make_run: Make) -> None:
+    offline = make_run(CASES)
+    gauges = dict.fromkeys(("memory", "reader"), CallQueue(20))
+    online = replace(offline, services=replace(offline.services, gauges=gauges))
+    for run, given, wanted in ((offline, None, WORKING), (online, None, 20 + BETWEEN), (online, 3, 3)):
+        cfg: Any = SimpleNamespace(
+            executor="processes",
+            workers=2,
+            threads=given,
+            logger=SimpleNamespace(name="none"),
+            data=SimpleNamespace(source="sample"),
+        )
+        chosen = executor_of(cfg, [run])
+        assert isinstance(chosen, partial)
+        assert chosen.keywords["threads"] == wanted
+
+
+def test_processes_are_chosen_for_an_endpoint_that_is_faster_than_one_interpreter(make_run: Make) -> None:
+    run = make_run([history(f"c{number}") for number in range(20)], llm=Metered(Counted()))
+    for latency, source, in_flight, chosen in (
+        (0.005, "real", 16, True),
+        (0.03, "real", 16, False),  # 1.9 ms a call
+        (0.005, "sample", 16, False),
+        (0.005, "real", 32, False),  # twenty cells do not fill it
+        (None, "real", 16, False),
+    ):
+        cfg: Any = SimpleNamespace(
+            executor="auto",
+            workers=2,
+            threads=None,
+            logger=SimpleNamespace(name="none"),
+            data=SimpleNamespace(source=source),
+            endpoint=SimpleNamespace(in_flight=in_flight),
+        )
+        assert (executor_of(cfg, [run], latency) is not None) is chosen
+
+
+def test_of_the_cells_that_wait_the_longest_chain_goes_first(make_run: Make) -> None:
+    runs = [make_run(CASES, folder=name) for name in ("short", "long")]
+    runs = [replace(run, sizes=(1,) * len(run.sizes), chain=chain) for run, chain in zip(runs, (1.0, 9.0), strict=True)]
+    jobs = Jobs([Job(number, Build((runs[number % 2],), number % 2, number // 2)) for number in range(4)])
+    for group in (1, 0, 1, 0):  # one of each, then the longest chain
+        job = jobs.next()
+        assert job.cell.group == group
+        jobs.take(job)
+
+
+def test_a_workers_call_is_as_urgent_as_it_was_there(make_run: Make) -> None:
+    class Heard(Counted):
+        def submit(self, request: Request) -> Future[Completion]:
+            heard[request.purpose].add(urgency())
+            return super().submit(request)
+
+    heard: defaultdict[str, set[float]] = defaultdict(set)
+    llm = Metered(Heard())
+    run_all([make_run(CASES, build=partial(MemTree), llm=llm, reader=llm)], executor=in_processes(2, 4))
+    built = [urgencies for purpose, urgencies in heard.items() if purpose.startswith("memtree.")]
+    read = [urgencies for purpose, urgencies in heard.items() if not purpose.startswith("memtree.")]
+    assert built
+    assert all(min(urgencies) >= BUILDS for urgencies in built)
+    assert read == [{ANSWERING}]
 
 
 def test_the_driver_makes_every_call_and_each_once(make_run: Make) -> None:
