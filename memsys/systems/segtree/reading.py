@@ -51,8 +51,6 @@ class _Node:
     """Its annotation as of the last insertion; a leaf's is its unit's text."""
     tokens: int
     """Number of tokens of the text, at least 1: a long text is not counted again for each unit that joins its parent."""
-    parent: int = -1
-    """Number of its parent; -1 for a root."""
     children: list[int] = field(default_factory=list)
     stale: bool = False
     """Whether the annotation is older than the units below it."""
@@ -125,13 +123,17 @@ class TreeMemory(MemorySystem):
         """Annotations that replace those in the tree until the next unit is added."""
         self._refreshed: dict[int, _Refreshed] = {}
         """The latest refreshed annotation of each node, reused while its children's annotations stay the same."""
-        self._arrays: tuple[np.ndarray, np.ndarray] | None = None
-        """Parent and first unit of each node, [n] each; None after a unit was added, until the next read."""
+        self._parents: list[int] = []
+        """The parent of each node; -1 for a root."""
+        self._starts: list[int] = []
+        """The first unit below each node: later ones come after it."""
         self._counts: Counter[str] = Counter()
 
     def _add_leaf(self, unit: Unit, vector: np.ndarray) -> int:
         """Add a leaf without a parent, discard the annotations of the last `consolidate`, and return the leaf's number."""
-        self._current, self._arrays = {}, None
+        self._current = {}
+        self._parents.append(-1)
+        self._starts.append(len(self._units))
         self._nodes.append(_Node(unit.id, 0, [len(self._units)], unit.text, count_tokens(unit.text) or 1))
         self._units.append(unit)
         return self._vectors.add(vector)
@@ -139,25 +141,27 @@ class TreeMemory(MemorySystem):
     def _wrap(self, child: int) -> int:
         """Add a parent above a root node, with a copy of its annotation and vector, and return the parent's number."""
         below = self._nodes[child]
-        below.parent = self._vectors.add(self._vectors.matrix[child])
-        name, units = f"node-{below.parent}", list(below.units)
+        parent = self._parents[child] = self._vectors.add(self._vectors.matrix[child])
+        self._parents.append(-1)
+        self._starts.append(self._starts[child])
+        name, units = f"node-{parent}", list(below.units)
         self._nodes.append(_Node(name, below.level + 1, units, below.text, below.tokens, children=[child]))
-        return below.parent
+        return parent
 
     def _attach(self, parent: int, child: int) -> None:
         """Append a node to the children of another, and its units, which come after all others, to those of all ancestors."""
         below = self._nodes[child]
         self._nodes[parent].children.append(child)
-        below.parent = parent
+        self._parents[child] = parent
         while parent >= 0:
             node = self._nodes[parent]
             node.units += below.units
-            parent = node.parent
+            parent = self._parents[parent]
 
     def _ancestors(self, node: int) -> list[int]:
         """List a node's ancestors from its parent to the root."""
         ancestors = []
-        while (node := self._nodes[node].parent) >= 0:
+        while (node := self._parents[node]) >= 0:
             ancestors.append(node)
         return ancestors
 
@@ -208,8 +212,8 @@ class TreeMemory(MemorySystem):
                 node = self._nodes[number]
                 if len(node.children) == 1 and (child := self._current.get(node.children[0])) is not None:
                     self._current[number] = child
-                if number in self._current and node.parent >= 0:
-                    due[level + 1].add(node.parent)
+                if number in self._current and self._parents[number] >= 0:
+                    due[level + 1].add(self._parents[number])
 
     def read(self, question: Question) -> Recall:
         """Recall by Algorithm 2; an item's score is its node's propagated relevance, s-tilde in the paper."""
@@ -221,10 +225,8 @@ class TreeMemory(MemorySystem):
         if self._current:
             rows = np.stack([current.vector for current in self._current.values()])
             similarities[list(self._current)] = cosines(rows, query)
-        if self._arrays is None:
-            self._arrays = np.array([node.parent for node in nodes]), np.array([node.units[0] for node in nodes])
-        parents, starts = self._arrays
-        scores = propagated(np.round(similarities, 6), parents, reading)
+        scores = propagated(np.round(similarities, 6), self._parents, reading)
+        starts = np.array(self._starts)
         # Ties go to the earlier start, then the lower level: of nodes with the same start, the older is the lower one.
         ranking: list[int] = np.lexsort((starts, -scores)).tolist()
         chosen: dict[Hashable, int] = {}
@@ -393,10 +395,9 @@ class TreeMemory(MemorySystem):
         """The parent of each node (-1: none) in order of creation; without chains, the nearest ancestor that is kept."""
         kept = [not collapse_chains or len(node.children) != 1 for node in self._nodes]
         parents = {}
-        for number, node in enumerate(self._nodes):
-            parent = node.parent
+        for number, parent in enumerate(self._parents):
             while parent >= 0 and not kept[parent]:
-                parent = self._nodes[parent].parent
+                parent = self._parents[parent]
             if kept[number]:
                 parents[number] = parent
         return parents
