@@ -92,10 +92,6 @@ class OpenCell:
         self._cells, self._opening, self._size = cells, opening, float(cells.group[0].sizes[index])
         self._left, self._began = self._size, time.monotonic()
 
-    def of(self, cells: CellQueue) -> bool:
-        """Whether it is one of these cells."""
-        return self._cells is cells
-
     @property
     def remaining(self) -> float:
         """The urgency of its next call: estimated dependent calls that its build still needs; `UNKNOWN` until its memory is measured."""
@@ -205,6 +201,7 @@ class Opening:
         if self.open >= OPEN or (self._threads is not None and len(self.builds) >= self._threads):
             return None
         with self._lock:
+            building = {id(cell.group) for cell in self.builds}
             computing = any(not cell.calling for cell in self.builds) and time.monotonic() < self._opened + APART
         room: list[CellQueue] = []
         waits: list[CellQueue] = []
@@ -216,6 +213,6 @@ class Opening:
             if free or (first and len(self.builds) < load + others):
                 (room if free or load < limit else waits).append(cells)
         shortest = min(room + waits, key=CellQueue.longest, default=None)
-        if shortest is not None and not shortest.longest()[0] and not any(cell.of(shortest) for cell in self.builds):
+        if shortest is not None and not shortest.longest()[0] and id(shortest.group) not in building:
             return shortest
         return max(room, key=CellQueue.longest, default=None)

@@ -349,7 +349,9 @@ def executor_of(cfg: Settings, runs: Sequence[Run], latency: float | None = None
     if several and _offline(runs):
         several = cells >= ENOUGH
     elif several:
-        several = latency is not None and latency < CPU_A_CALL * cfg.endpoint.in_flight <= CPU_A_CALL * cells
+        several = (
+            latency is not None and latency / cfg.endpoint.in_flight < CPU_A_CALL and cells >= cfg.endpoint.in_flight
+        )
     if cfg.executor == "processes" or several:
         from eval.executors.processes import in_processes
 
