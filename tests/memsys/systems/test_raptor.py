@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from scripted import Script, ScriptedLLM, TableEmbedder
+from sklearn.mixture import GaussianMixture
 
 import memsys.systems.raptor
 from data_loaders.schema import Question, Turn, Unit
@@ -19,7 +20,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.raptor import Clustering, Raptor, RaptorSentence, chunks, clusters
+from memsys.systems.raptor import Clustering, Raptor, RaptorSentence, _least_bic, _mixture, chunks, clusters
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
@@ -184,6 +185,23 @@ def test_a_node_between_two_groups_is_in_both_unless_the_threshold_is_a_half() -
         most[threshold] = max(sum(row in group for group in groups) for row in range(60))
     assert most[0.1] > 1
     assert most[0.5] == 1
+
+
+@pytest.mark.parametrize(("count", "spread", "left_out"), [(30, 0.05, True), (30, 0.6, True), (90, 0.2, False)])
+def test_sizes_of_a_mixture_are_left_out_only_where_they_cannot_have_the_lowest_bic(
+    monkeypatch: pytest.MonkeyPatch, count: int, spread: float, left_out: bool
+) -> None:
+    points = blobs(3, count // 3, spread)[:, :5].astype(np.float64)
+    bics = {size: GaussianMixture(size, random_state=7).fit(points).bic(points) for size in range(1, 30)}
+    assert all(_least_bic(points.shape, size) <= bic for size, bic in bics.items())
+    sizes: list[int] = []
+    fit = GaussianMixture.fit
+    monkeypatch.setattr(
+        GaussianMixture, "fit", lambda self, *data: (sizes.append(self.n_components), fit(self, *data))[1]
+    )
+    memberships = _mixture(points, Clustering(seed=7, max_components=30))
+    assert memberships.shape[1] == min(bics, key=bics.__getitem__) == sizes[-1]
+    assert (len(sizes) - 1 < len(bics)) == left_out
 
 
 def test_the_released_code_forgets_dimension_and_threshold_when_it_clusters_again(
