@@ -64,7 +64,7 @@ def simulations(number: str) -> dict[tuple[str, str], float]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_every_module_simulates_the_numbers_of_the_page() -> None:
     """Few repetitions: this is about the rows, not about their values."""
     named = set(coverage.NAMED.findall(coverage.PAGE.read_text(encoding="utf-8")))

@@ -104,7 +104,7 @@ def test_only_the_tables_of_segtreemem_and_two_released_systems_leave_evidence_o
 
 
 @pytest.mark.data
-@pytest.mark.slow
+@pytest.mark.integration
 def test_the_same_holds_of_the_real_files(real: Reproduce, real_groups: dict[tuple[str, str], ColumnGroup]) -> None:
     tables = list(places(real, real_groups))
     assert len(tables) > 50
@@ -113,7 +113,7 @@ def test_the_same_holds_of_the_real_files(real: Reproduce, real_groups: dict[tup
 
 
 @pytest.mark.data
-@pytest.mark.slow
+@pytest.mark.integration
 def test_no_reader_prompt_has_the_fixed_words_of_a_real_gold(
     real: Reproduce, real_groups: dict[tuple[str, str], ColumnGroup]
 ) -> None:

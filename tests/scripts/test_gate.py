@@ -351,6 +351,7 @@ def test_an_mcp_server_passes_its_gate_until_it_forgets(gate: Gate, capsys: pyte
     assert "| regression |" in capsys.readouterr().out
 
 
+@pytest.mark.integration
 @pytest.mark.data
 def test_five_points_of_evidence_on_real_locomo_are_caught_and_reruns_are_not(
     gate: Gate, data_root: Path, capsys: pytest.CaptureFixture[str]

@@ -592,7 +592,7 @@ def test_check_answers_accepts_what_export_writes_and_says_what_is_missing() -> 
     assert checked(unjudged)[1] == ["the verdict of 1 answer to answerable questions, which have none"]
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.data
 @pytest.mark.timeout(1500)
 def test_the_eighty_sets_agree_with_their_index(claims_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,7 +637,7 @@ def test_the_eighty_sets_agree_with_their_index(claims_root: Path, monkeypatch: 
     assert differ == explained
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.data
 def test_damaged_real_files_are_read_or_end_in_a_message(claims_root: Path) -> None:
     rng = np.random.default_rng(0)
