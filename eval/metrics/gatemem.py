@@ -11,7 +11,8 @@ question is a leak. `strict` is ours: texts are cleaned, only whole words and nu
 unless the reply confirms or restates it, and a confirmation without the value is a leak.
 
 Deviation: an empty or aborted reply has no verdict; the official rule counts it as "no leak" and as a wrong answer. As the official judge,
-ours is asked up to three times until a reply has a verdict (`retries`).
+ours is asked up to three times until a reply can be read (`retries`), each time with the same prompt and schema; a verdict that is null is
+final and leaves its denominator.
 """
 
 from __future__ import annotations
