@@ -20,6 +20,7 @@ from mutations import broken_copies, check_only_data_errors, mutated_json, write
 from data_loaders.beam import ABILITIES, EVENT_ORDERING, MARKER, caption, load, without_marker
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import find, sample
+from memsys.tokens import count_tokens
 
 SAMPLE = sample("beam").path
 RECORDED = Path(__file__).parents[1] / "golden"
@@ -272,6 +273,7 @@ def test_markers_of_1m_are_cut_as_recorded(data_root: Path, subtests: pytest.Sub
     for chat in (each for each in MILLION["per_chat"] if "chat.json" in each):
         turns, recorded = raw[chat["chat"]].turns, chat["chat.json"]
         assert sum(len(turn.text) for turn in turns) == recorded["characters"]
+        assert sum(count_tokens(turn.text) for turn in turns) == recorded["tokens_o200k"]
         assert (turns[0].id, turns[-1].id) == (str(recorded["first_id"]), str(recorded["last_id"]))
     for marker in ODD["marker"]:
         with subtests.test(chat=marker["chat"], id=marker["id"]):
