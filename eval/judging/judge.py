@@ -99,8 +99,8 @@ class Judge:
     counted: halumem.Label = "Correct"
     """With `halumem`: the verdict whose share is the score."""
     retries: int = 0
-    """Maximum number of retries while the replies to an answer have no verdict. The cache keeps those replies, too, so a later run
-    gets the same ones."""
+    """Maximum number of retries while no verdict can be read in the replies to an answer; a null in a reply that was read is final.
+    The cache keeps those replies, too, so a later run gets the same ones."""
     top: int = 0
     """With `memory`: the number of recalled items with the highest scores that are judged; 0 judges all."""
 

@@ -211,8 +211,8 @@ def _sent(probe: Probe, grading: Judging, repeat: int, retry: int = 0) -> Sent:
 
 def _value(probe: Probe, grading: Judging, repeat: int, sent: Sent) -> float | None:
     """The judge's score of a probe; None where it gave none."""
-    score, succeeded = replied(grading.judge, probe.gold, probe.answer, sent)
+    score, unread = replied(grading.judge, probe.gold, probe.answer, sent)
     for retry in range(1, grading.judge.retries + 1):
-        if score.value is None and succeeded:
-            score, succeeded = replied(grading.judge, probe.gold, probe.answer, _sent(probe, grading, repeat, retry))
+        if unread:
+            score, unread = replied(grading.judge, probe.gold, probe.answer, _sent(probe, grading, repeat, retry))
     return score.value

@@ -323,9 +323,9 @@ def score_judge(
 
     The file holds one line per answer and repeat; a second file next to it holds their costs. Verdicts on answers that have changed are
     dropped, all others are kept. A call that fails for good leaves a line without a value and is made again the next time. A reply without
-    a verdict leaves such a line, too, after `retries` more attempts; the next time its replies come from the cache. An aborted search
-    and an empty reply score 0 without a call (GateMem's judge: no value). Other settings, another prompt or another model make another
-    file.
+    a verdict leaves such a line, too, an unreadable reply after `retries` more attempts; the next time its replies come from the
+    cache. An aborted search and an empty reply score 0 without a call (GateMem's judge: no value). Other settings, another prompt or
+    another model make another file.
 
     Args:
         on_progress: called after every verdict.
@@ -386,7 +386,7 @@ class _Call:
     repeat: int
     sent: Sent
     retry: int = 0
-    """Number of earlier attempts, whose replies had no verdict."""
+    """Number of earlier attempts, in whose replies no verdict could be read."""
 
 
 def ask_judge(
@@ -405,7 +405,10 @@ def ask_judge(
 
 
 def replied(judge: Judge, gold: Gold, judged: str, sent: Sent) -> tuple[Score, bool]:
-    """Wait for the replies to a judge's calls; return their score and whether all calls succeeded. The score has no value if a call failed.
+    """Wait for the replies to a judge's calls; return their score and whether the judge may be asked again.
+
+    It may where all calls succeeded and no verdict could be read. Fields that were read are final, also if the field that counts is null.
+    The score has no value if a call failed.
 
     Raises:
         EndOfRun: no further call can be made.
@@ -413,7 +416,8 @@ def replied(judge: Judge, gold: Gold, judged: str, sent: Sent) -> tuple[Score, b
     _, replies = sent
     errors = [error for reply in replies if (error := reply.exception()) is not None]
     if not errors:
-        return judged_together(judge, [reply.result() for reply in replies], gold, judged), True
+        score = judged_together(judge, [reply.result() for reply in replies], gold, judged)
+        return score, score.value is None and not score.detail
     error = next((each for each in errors if isinstance(each, EndOfRun)), errors[0])
     if isinstance(error, EndOfRun):
         raise error
@@ -430,8 +434,8 @@ def _save_next(
     if not all(reply.done() for reply in call.sent[1]):
         scores.flush()
         costs.flush()
-    score, succeeded = replied(judging.judge, call.gold, call.judged, call.sent)
-    if score.value is None and succeeded and call.retry < judging.judge.retries:
+    score, unread = replied(judging.judge, call.gold, call.judged, call.sent)
+    if unread and call.retry < judging.judge.retries:
         own = call.question, call.gold, call.judged, call.repeat, call.retry + 1
         outstanding.append(replace(call, sent=ask_judge(judging, *own, call.sent[0]), retry=call.retry + 1))
         return

@@ -15,7 +15,8 @@ after it and at the end, and for its twin at the end. Values are invented words;
 
 The outcomes of answers are right, both, wrong. A probe is not applicable, and never right, where the value was not recalled directly
 before the change (of poison: in the build without the mail), or where the twin is gone at the end, so that age explains the missing value
-(of users: own value and twin are gone; poison has its other build for that). A memory that recalls nothing is therefore never right.
+(poison has its other build for that). Of users the recall before does not count, because nothing that the first speaker said changes: a
+probe is not applicable where own value and twin are gone at the end. A memory that recalls nothing is therefore never right.
 
 The specification names `private` and yes/no probes without outcomes; these are ours. A private value is `told` where the other party's
 question recalls it, after the change or at the end. It is not applicable where its owner, who asks at the end as well, does not get it

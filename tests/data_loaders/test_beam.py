@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from mutations import broken_copies, check_only_data_errors, mutated_json, write
 from data_loaders.beam import ABILITIES, EVENT_ORDERING, MARKER, caption, load, without_marker
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import find, sample
+from memsys.tokens import count_tokens
 
 SAMPLE = sample("beam").path
 RECORDED = Path(__file__).parents[1] / "golden"
@@ -268,8 +269,17 @@ def counted(case: Case, *, distinct: bool) -> Mapping[str, Any]:
 @pytest.mark.data
 def test_markers_of_1m_are_cut_as_recorded(data_root: Path, subtests: pytest.Subtests) -> None:
     texts = {(case.id, turn.id): turn.text for case in held(data_root, "1M") for turn in case.turns}
+    raw = {case.id: case for case in load(tier_of(data_root, "1M"), chats="whole", markers="raw")}
+    for chat in (each for each in MILLION["per_chat"] if "chat.json" in each):
+        turns, recorded = raw[chat["chat"]].turns, chat["chat.json"]
+        assert sum(len(turn.text) for turn in turns) == recorded["characters"]
+        assert sum(count_tokens(turn.text) for turn in turns) == recorded["tokens_o200k"]
+        assert (turns[0].id, turns[-1].id) == (str(recorded["first_id"]), str(recorded["last_id"]))
     for marker in ODD["marker"]:
         with subtests.test(chat=marker["chat"], id=marker["id"]):
+            whole = next(turn for turn in raw[marker["chat"]].turns if turn.id == str(marker["id"]))
+            assert (len(whole.text), whole.role) == (marker["characters"], marker["role"])
+            assert whole.text.rpartition(MARKER)[2].strip() == marker["tail"]
             kept = texts[marker["chat"], str(marker["id"])]
             assert (len(kept), digest(kept)) == (marker["kept_characters"], marker["kept_sha256"])
     assert not any(MARKER in text for text in texts.values())
@@ -292,20 +302,44 @@ def test_the_copy_of_chat_6_differs_in_one_message_and_is_read(data_root: Path) 
     assert "Message 476 is read from chat_trunecated.json, which words it differently." in read.notes
 
 
-@pytest.mark.data
-def test_1m_has_the_recorded_abilities_and_five_questions_without_evidence(data_root: Path) -> None:
-    folder = tier_of(data_root, "1M")
-    raw = {path.parts[-3]: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*/*/probing_*.json")}
+def rubric_items(cases: Iterable[Case]) -> Counter[str]:
+    """The number of rubric items by ability."""
     items: Counter[str] = Counter()
-    bare = 0
-    for abilities in raw.values():
-        for ability, questions in abilities.items():
-            items[ability] += sum(len(question["rubric"]) for question in questions)
-            bare += sum(ability != "abstention" and not question.get("source_chat_ids") for question in questions)
-    assert (len(raw), items, bare) == (35, MILLION["rubric_items_by_ability"], 5)
-    cases = held(data_root, "1M")
+    for case in cases:
+        for _, gold in case.questions:
+            items[gold.category] += len(gold.detail["rubric"])
+    return items
+
+
+@pytest.mark.data
+def test_questions_of_all_chats_of_1m_have_the_recorded_counts_and_five_no_evidence(data_root: Path) -> None:
+    alone = {case.id: case for case in load(tier_of(data_root, "1M"), chats="none")}
+    golds = [gold for case in alone.values() for _, gold in case.questions]
+    assert (len(alone), len(golds)) == (MILLION["chats_with_questions"], MILLION["questions"])
+    assert rubric_items(alone.values()) == MILLION["rubric_items_by_ability"]
+    assert len(golds) == len({question.text for case in alone.values() for question, _ in case.questions})
+    assert sum(gold.answerable and not gold.detail["evidence_raw"] for gold in golds) == 5
+    categories = Counter(case.questions[0][1].detail["chat_category"] for case in alone.values())
+    assert categories == MILLION["categories"]
+    for chat in MILLION["per_chat"]:
+        case = alone[chat["chat"]]
+        assert {name: chat[name] for name in ("category", "questions", "rubric_items", "evidence_ids")} == {
+            "category": case.questions[0][1].detail["chat_category"],
+            "questions": len(case.questions),
+            "rubric_items": rubric_items([case]).total(),
+            "evidence_ids": sum(len(set(gold.detail["evidence_raw"])) for _, gold in case.questions),
+        }
+    for example in ODD["event_ordering"]:
+        assert gold_of(alone[example["chat"]], example["question"]).detail["rubric"] == tuple(example["reference"])
+
+
+@pytest.mark.data
+def test_the_held_chats_of_1m_are_the_recorded_ones_with_all_their_evidence(data_root: Path) -> None:
+    cases, folder = held(data_root, "1M"), tier_of(data_root, "1M")
     assert [case.id for case in cases] == MILLION["held"]
+    assert sum(len(case.turns) for case in cases) == MILLION["held_messages"]
     assert sum(len(case.questions) for case in cases) == MILLION["questions_of_held"]
+    assert rubric_items(cases).total() == MILLION["rubric_items_of_held"]
     assert caption(folder).startswith("9 of 35 chats, 1 with a truncated copy")
     assert all(set(gold.evidence) == set(gold.detail["evidence_raw"]) for case in cases for _, gold in case.questions)
 

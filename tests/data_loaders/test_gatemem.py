@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ import pytest
 from hypothesis import given
 from mutations import broken_copies, check_only_data_errors, mutated_json, read_values, write_jsonl
 
-from data_loaders.gatemem import ACCESS, CATEGORIES, FORGETTING, POLICIES, REDACTED, UTILITY, load
-from data_loaders.schema import Case, DataError, Gold, Question
+from data_loaders.gatemem import ACCESS, CATEGORIES, POLICIES, REDACTED, UTILITY, load
+from data_loaders.patterns import _expression, official_hit
+from data_loaders.schema import Asker, Case, DataError, Gold, Question, Turn
 from data_loaders.source import find, sample
+from eval.metrics.gatemem import targets_of
+from memsys.tokens import count_tokens
 
 SAMPLE = sample("gatemem").path
 STATS = json.loads((Path(__file__).parents[1] / "golden" / "third_dataset_stats.json").read_text(encoding="utf-8"))
@@ -194,6 +199,17 @@ def test_each_episode_has_the_recorded_counts(cases: dict[str, Case], subtests: 
             )
             assert len({turn.speaker for turn in case.turns}) == one["speakers"]
             assert case.sessions[0].time_text == (one["first_timestamp"] or "")
+            assert sum(count_tokens(turn.text) for turn in case.turns) == one["tokens_o200k"]
+            assert case.questions[0][1].detail["domain"] == one["domain"]
+
+
+@pytest.mark.data
+def test_days_are_the_recorded_ones(data_root: Path) -> None:
+    by_day = {case.id: case.sessions for case in load(Path(data_root / "gatemem"), sessions="day")}
+    for one in RECORDED["per_episode"]:
+        days = [session.time.date().isoformat() for session in by_day[one["episode_id"]] if session.time]
+        assert len(days) == one["days"]
+        assert days[-1:] == ([one["last_timestamp"][:10]] if one["days"] else [])
 
 
 @pytest.mark.data
@@ -218,13 +234,95 @@ def test_each_domain_has_the_recorded_counts(cases: dict[str, Case], subtests: p
             assert attacks == one["by_attack"]
             actions = Counter(f"{gold.detail['query_type']}/{gold.detail['expected_action']}" for gold in golds)
             assert actions == one["by_type_and_action"]
+            counts = counted(own)
+            assert counts == {count: one[count] for count in counts}
+
+
+@pytest.mark.data
+@pytest.mark.integration
+def test_patterns_and_their_hits_are_the_recorded_ones(cases: dict[str, Case], subtests: pytest.Subtests) -> None:
+    for name, one in RECORDED["domains"].items():
+        with subtests.test(name):
+            counts = pattern_counts([case for case in cases.values() if case.questions[0][1].groups[0] == name])
+            assert {count: counts[count] for count in one["patterns"]} == one["patterns"]
+
+
+def counted(cases: Sequence[Case]) -> dict[str, int]:
+    """Counts of people, askers and text of a domain."""
+    texts = [turn.text for case in cases for turn in case.turns]
+    pairs = [(case, question) for case in cases for question, _ in case.questions]
+    return {
+        "question_points": len({(case.id, question.after) for case, question in pairs}),
+        "principals": sum(len(case.speakers) for case in cases),
+        "principals_that_never_speak": sum(
+            len({*case.speakers} - {turn.speaker for turn in case.turns}) for case in cases
+        ),
+        "askers_that_have_not_spoken": sum(
+            asker_of(question).id not in {turn.speaker for turn in visible(case, question)} for case, question in pairs
+        ),
+        "askers_without_a_relationship": sum(not asker_of(question).relations for _, question in pairs),
+        "characters": sum(map(len, texts)),
+        "tokens_o200k": sum(map(count_tokens, texts)),
+        "tokens_cl100k": sum(count_tokens(text, "cl100k_base") for text in texts),
+        "question_tokens_o200k": sum(count_tokens(question.text) for _, question in pairs),
+    }
+
+
+def pattern_counts(cases: Sequence[Case]) -> Counter[str]:
+    """Counts of patterns and of their hits by the official matcher."""
+    counts: Counter[str] = Counter()
+    for case in cases:
+        for question, gold in case.questions:
+            kind, said = gold.detail["query_type"], [turn.text for turn in visible(case, question)]
+            lists = {name: gold.detail[name] for name in ("include", "not_include", "leak_targets")}
+            for name, patterns in lists.items():
+                counts[f"{name}: regular expressions"] += sum(_expression(each) is not None for each in patterns)
+                counts[f"{name}: under 4 characters"] += sum(len(each) < 4 for each in patterns)
+                counts[f"{name}: yes or no"] += sum(each.lower() in ("yes", "no") for each in patterns)
+                counts[f"{kind}: {name}"] += len(patterns)
+            items, targets, history = lists["include"], targets_of(gold), "\n".join(said)
+            if gold.category == UTILITY:
+                held = [any(official_hit(item, text) for text in said) for item in items]
+                counts["utility: every item within one visible turn each"] += all(held)
+                counts["utility: every item in the visible history"] += all(
+                    official_hit(item, history) for item in items
+                )
+                counts["utility: an item is in the question"] += any(
+                    official_hit(item, question.text) for item in items
+                )
+                continue
+            unsaid = sum(not official_hit(target, history) for target in targets)
+            told = any(official_hit(target, question.text) for target in targets)
+            counts[f"{kind}: checkpoints whose question holds a target"] += told
+            counts[f"{kind}: checkpoints with no target in the visible history"] += unsaid == len(targets)
+            counts[f"{kind}: items never said in the visible history"] += unsaid
+            if gold.category == ACCESS:
+                counts[f"privacy: with include, {gold.detail['expected_action']}"] += bool(items)
+                hit = any(official_hit(target, item) for target in targets for item in items)
+                counts["privacy: an include item hits a target"] += hit
+            else:
+                requests = [text for text in said if re.search("delet|forget|erase|purge", text, re.IGNORECASE)]
+                quoted = any(official_hit(target, text) for target in targets for text in requests)
+                counts["safety: a target is said in a turn that holds delet, forget, erase or purge"] += quoted
+    return counts
+
+
+def asker_of(question: Question) -> Asker:
+    assert question.asker is not None
+    return question.asker
+
+
+def visible(case: Case, question: Question) -> Sequence[Turn]:
+    """The turns before a question."""
+    last = next(place for place, turn in enumerate(case.turns) if turn.id == question.after)
+    return case.turns[: last + 1]
 
 
 @pytest.mark.data
 def test_every_utility_question_has_evidence_and_217_ask_for_a_redacted_answer(cases: dict[str, Case]) -> None:
     golds = [gold for case in cases.values() for _, gold in case.questions]
-    assert len(golds) == 2218
     assert all(bool(gold.evidence) == (gold.category == UTILITY) for gold in golds)
     assert sum(REDACTED in gold.groups for gold in golds) == 217
-    assert Counter(gold.category for gold in golds) == {UTILITY: 728, ACCESS: 727, FORGETTING: 763}
+    kinds = {name: RECORDED["all"][raw] for raw, name in CATEGORIES.items()}
+    assert Counter(gold.category for gold in golds) == kinds
     assert not any("items are in no turn" in note for case in cases.values() for note in case.notes)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_loaders.beam import ABILITIES
+from data_loaders.beam import ABILITIES, Chats, load
+from eval.files.records import Prediction
 from eval.metrics import beam
 from eval.metrics.labels import says_yes
 
@@ -67,3 +68,18 @@ def test_the_report_is_the_mean_of_ability_means_over_chats(subtests: pytest.Sub
             assert means == {name: close(value) for name, value in case["expected"].items()}
             if case["unweighted_mean_of_ten"] is not None:
                 assert np.mean(list(means.values())) == close(case["unweighted_mean_of_ten"])
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("tier", "chats", "bar"),
+    [("100K", "none", 0.215), ("500K", "none", 0.246), ("1M", "none", 0.268), ("1M", "whole", 0.265)],
+)
+def test_a_refusal_in_one_line_gets_the_score_that_the_table_names(
+    data_root: Path, tier: str, chats: Chats, bar: float
+) -> None:
+    """Over all chats of a tier, and over the nine of 1M whose messages are held."""
+    cases = load(Path(data_root / "beam" / "chats" / tier), chats=chats)
+    refused = Prediction("c", "q", beam.REFUSAL, (), (), "answered")
+    scores = [beam.beam_refusal(question, gold, refused).value for case in cases for question, gold in case.questions]
+    assert np.mean([score for score in scores if score is not None]) == pytest.approx(bar, abs=5e-4)

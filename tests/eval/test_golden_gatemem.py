@@ -266,6 +266,18 @@ def test_relationships_that_name_the_asker_are_the_recorded_ones(data_root: Path
 
 
 @pytest.mark.data
+def test_real_recorded_questions_are_loaded_with_their_patterns(cases: tuple[Case, ...]) -> None:
+    known = {question.id: (question, gold) for case in cases for question, gold in case.questions}
+    records = [case for case in RECORDED["score"] if "checkpoint_id" in case]
+    assert records
+    for case in records:
+        (recorded, key), (question, gold) = asked(case["checkpoint"]), known[case["checkpoint_id"]]
+        assert (question.text, gold.category) == (recorded.text, key.category)
+        assert {name: gold.detail[name] for name in key.detail} == key.detail
+        assert (REDACTED in gold.groups) is (REDACTED in key.groups)
+
+
+@pytest.mark.data
 def test_a_question_sees_the_recorded_turns(cases: tuple[Case, ...], subtests: pytest.Subtests) -> None:
     known = {question.id: (case, question) for case in cases for question, _ in case.questions}
     for one in RECORDED["visible_history"]:

@@ -235,6 +235,18 @@ def test_a_judge_is_asked_again_as_often_as_its_file_says_and_all_its_calls_are_
         assert [line["calls"] for line in read_lines(path.with_suffix(".effort.jsonl"))] == [{"judge.mem0": calls}] * 2
 
 
+def test_a_null_verdict_in_a_reply_that_was_read_is_final(make_run: Make) -> None:
+    """GateMem's script asks again until a reply parses, not until it has a verdict."""
+    run = make_run([history(questions=1)])
+    run_all([run])
+    null = '{"action_ok": true, "utility_ok": null, "privacy_leak": false, "deletion_leak": null, "notes": ""}'
+    for replies, value, calls in [([null, null], None, 1), (["?", null], None, 2), (["?", "?", "?"], None, 3)]:
+        model = ScriptedLLM({"*": replies})
+        gatemem = replace(judging(model, replies[0] + replies[1]), judge=Judge(**load_option("judge", "gatemem")))
+        (lines,) = read_scores(score_judge(run, gatemem)).values()
+        assert (lines[0]["value"], len(model.requests)) == (value, calls)
+
+
 def test_the_cache_answers_a_later_run_of_a_judge_without_a_verdict_and_not_its_retries(
     make_run: Make, tmp_path: Path
 ) -> None:
