@@ -54,7 +54,7 @@ def _all() -> list[Place]:
 
 @cache
 def sizes() -> dict[str, int]:
-    """Megabytes of each product's environment, measured on Linux x86-64 with CPython 3.11."""
+    """Megabytes of each product's environment, as measured in `SIZES`."""
     read: dict[str, int] = yaml.safe_load(SIZES.read_text(encoding="utf-8"))
     return read
 

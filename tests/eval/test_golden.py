@@ -332,7 +332,7 @@ def test_bleu1_of_published_answers_differs_by_an_abbreviation_of_punkts_and_a_r
 
 
 @pytest.mark.data
-def test_the_grades_of_zeps_answers_have_the_published_mean() -> None:
+def test_the_grades_of_zeps_answers_have_a_mean_within_the_published_spread() -> None:
     answers = third_party("zep_locomo_grades.json")
     assert Counter(str(one["category"]) for _, one in answers) == CATEGORIES
-    assert round(mean([one["grade"] for _, one in answers]), 4) == 0.7513
+    assert round(mean([one["grade"] for _, one in answers]), 4) == 0.7513  # printed: .7514 ± .0017, of several runs

@@ -1,9 +1,9 @@
 """graphiti-core: `Graphiti.add_episode` for each unit, a hybrid search over facts and entities for each question, Kuzu in memory.
 
-Runs in the environment of conf/product/graphiti.txt. A unit is one episode of messages, `speaker: text` a line. Episodes that share a
-time follow one another by a second, so that the previous episodes in the prompts are the last ones. A recall holds facts with the day
-from which they hold and, where the product ended them, the day from which they no longer do; then entities with their summaries, whose
-sources are the units that name them. Half of `k` is for facts, half for entities.
+Runs in the environment of conf/product/graphiti.txt; Kuzu is archived, and 0.11.3 is its last release. A unit is one episode of messages,
+`speaker: text` a line. Episodes that share a time follow one another by a second, so that the previous episodes in the prompts are the
+last ones. A recall holds facts with the day from which they hold and, where the product ended them, the day from which they no longer
+do; then entities with their summaries, whose sources are the units that name them. Half of `k` is for facts, half for entities.
 
 How a search ranks is a setting, `facts_by` and `entities_by`. `rrf`, the default, is the product's plain rule: reciprocal rank fusion of
 full text and similarity, as in `Graphiti.search`, which returns ten facts. `cross_encoder` is the rule of `Graphiti.search_` without a

@@ -12,9 +12,11 @@ matters. A write waits for the end of its session, and a session is searchable w
 
 The settings are those of that runner (vectorize-io/hindsight, hindsight-dev/benchmarks/locomo/locomo_benchmark.py and
 common/benchmark_runner.py): budget `high`, 4,096 tokens of facts, chunks within the default of 8,192 tokens; it waits for no
-consolidation, and has no worker that would do any, so observations are off here. The makers' later benchmark
-(vectorize-io/agent-memory-benchmark, src/memory_bench/memory/hindsight.py) turns them off, too, and takes 32,768 tokens of facts and
-as many of chunks. Both rerank with a cross-encoder that is downloaded; here the product's own `rrf` keeps the order of its fusion.
+consolidation, and has no worker that would do any, so observations are off here. It also shows the names of entities, which are
+left out here. The makers' LongMemEval runner takes 8,192 tokens of facts (`memory.build.settings.recall.max_tokens=8192`). Their
+later benchmark (vectorize-io/agent-memory-benchmark, src/memory_bench/memory/hindsight.py) turns observations off, too, and takes
+32,768 tokens of facts and as many of chunks; on LifeBench 16,384 of each, on PersonaMem 4,096 and 10,240. All of them rerank with a
+cross-encoder that is downloaded; here the product's own `rrf` keeps the order of its fusion.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import json
 import random
@@ -482,6 +483,17 @@ def test_a_malformed_entry_of_the_manifest_is_refused_in_one_line(tmp_path: Path
     assert "\n" not in str(refused.value)
 
 
+def test_the_published_tables_and_the_claims_have_the_same_score_of_zep() -> None:
+    """The page prints the mean of several runs; the table had the mean of the file."""
+    printed = {each.score for claim in claims() if claim.repository == "getzep/zep-papers" for each in claim.claimed}
+    path = Path(__file__).parents[3] / "results/published/third_party.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        table = {
+            float(row["value"]) for row in csv.DictReader(file) if row["paper"] == "Zep" and row["category"] == "1-4"
+        }
+    assert table == printed == {0.7514}
+
+
 def test_a_commit_of_digits_alone_is_text(tmp_path: Path) -> None:
     file = tmp_path / "claims.yaml"
     file.write_text(entry(), encoding="utf-8")
@@ -492,6 +504,8 @@ def test_a_commit_of_digits_alone_is_text(tmp_path: Path) -> None:
 def test_the_manifest_holds_facts_only() -> None:
     known = claims()
     assert len(known) == 80
+    # A fork of Mem0's repository: the commit that added the files, edcd6f1, is by Mem0's developers.
+    assert {each.by for each in known if each.repository == "qsupremacy/memory-benchmarks"} == {"mem0ai"}
     for claim in known:
         assert claim.form in forms()
         assert claim.licence
