@@ -17,7 +17,7 @@ from eval.report.points import Point
 from memsys.prompts import Prompts
 from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
-from scripts.tables.figures import Subject, _ratios, exponents, footnote, layout
+from scripts.tables.figures import Subject, _ratios, exponents, footnote, layout, sharing
 from scripts.tables.grid import Experiment
 from scripts.tables.layout import metrics_of, read_lines_of
 from scripts.tables.table import experiment
@@ -187,6 +187,14 @@ def test_a_growth_figure_prints_how_each_curve_grows() -> None:
         "exponent, recall: BM25 none, Dense -1.000",
     ]
     assert list(exponents(curve, {"bytes"})) == ["exponent, bytes: BM25 1.500"], "a total holds those before it"
+
+
+@pytest.mark.parametrize(("sizes", "more"), [((10, 20, 40), set()), ((10, 19, 40), {"a unit"})])
+def test_an_exponent_over_windows_that_share_writes_has_no_interval(sizes: tuple[int, ...], more: set[str]) -> None:
+    panels = {"a unit": ["one_more", "calls"], "all": ["cumulative", "calls"], "a question": ["read", "calls"]}
+    points = [Point("a unit", "BM25", float(n), 1.0, n=1) for n in sizes]
+    points.append(Point("a unit", "BM25", "", 10.0, origin="published"))
+    assert sharing({"panels": panels, "window": 10}, points) == {"all", "a question"} | more
 
 
 def test_a_growth_curve_that_only_leaves_out_is_drawn_from_its_file_and_not_measured(made: Any) -> None:
