@@ -355,11 +355,17 @@ def exponents(points: Sequence[Point], without_interval: Collection[str] = ()) -
 
 
 def layout(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The table behind a figure: the data sets and metrics of `options["table"]`, and the figure's rows."""
+    """The table behind a figure: the data sets and metrics of `options["table"]`, and the figure's rows.
+
+    `options["file"]` names another file of published numbers for the default models.
+    """
     table = load_option("table", options["table"])
     kept = {name: value for name, value in table.items() if name != "others"}
     if "rows" in options:
         kept = {name: value for name, value in kept.items() if not name.startswith("rows_")}
+    if "file" in options:
+        default = {**table["backbones"]["default"], "file": options["file"]}
+        kept["backbones"] = {**table["backbones"], "default": default}
     columns = [_cut(column, options) for column in options.get("columns", table["columns"])]
     groups = options.get("groups", [group_name(column) for column in columns])
     chosen = [column for column in columns if group_name(column) in groups]
