@@ -315,7 +315,8 @@ def test_a_footnote_names_the_prompts_behind_its_points_and_the_ratios_that_the_
 def test_a_ratio_that_the_paper_states_stands_beside_ours() -> None:
     """SegTreeMem §5.4: cosine placement takes about a tenth of the tokens of batch placement, and a fifth of the time."""
     drawn = load_option("figure", "segtreemem_f5")
-    tokens, seconds = (entry["panel"] for entry in drawn["ratios"])
+    tokens, seconds = dict.fromkeys(entry["panel"] for entry in drawn["ratios"])
+    assert {entry["over"].partition(",")[2] for entry in drawn["ratios"]} == {"", " one annotation"}
     assert {tokens, seconds} <= set(drawn["panels"])
     titles = {row.get("title") for row in drawn["rows"]}
     assert all({entry["over"], entry["under"]} <= titles for entry in drawn["ratios"])
