@@ -331,6 +331,11 @@ COUNTS = ("turns", "questions", "first_questions", "failed", "unscored", "histor
 the drawn questions that were read."""
 
 
+def overlapping(sizes: Collection[float], window: int) -> bool:
+    """Whether the windows of writes before two of the sizes share writes; the exponent of one more unit then has no interval."""
+    return any(later - window < earlier for earlier, later in pairwise(sorted(sizes)))
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The sizes at which costs are measured.
@@ -522,7 +527,7 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
     rows: list[list[object]] = [[*head, *COUNTS]]
     measured: dict[str, list[tuple[int, tuple[float | None, ...]]]] = {}
     at = {holding.n: place for place, holding in enumerate(holdings)}
-    overlap = any(later.n - len(later.writes) < earlier.n for earlier, later in pairwise(costs))
+    overlap = overlapping([cost.n for cost in costs], max(len(cost.writes) for cost in costs))
     for cost, kind, values in _lines(costs):
         place = at[cost.n]
         holding, before = holdings[place], holdings[place - 1] if place else None

@@ -129,7 +129,7 @@ def _draw_panels(
         axes = figure.add_subplot(grid[place // across, place % across])
         KINDS[sheet.draw](axes, sheet, own, style)
         if panel:
-            lines = textwrap.wrap(panel, int(sheet.width / across * 16), break_on_hyphens=False)
+            lines = textwrap.wrap(panel, int(sheet.width / across * 14), break_on_hyphens=False)
             axes.set_title("\n".join(lines), loc="left")
         lowest = place + across >= len(panels)
         if lowest and sheet.x_label:

@@ -120,7 +120,8 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
     named = {name for _, name, _ in ends}
     for name, own in grouped((point for point in points if point.origin == PUBLISHED), "series").items():
         at = [place(point.x) if point.x != "" else axes.get_xlim()[1] for point in own]
-        colour, y = style.colour(name), [point.y for point in own]
+        colour = GREY if any(level.series == name for level in levels) else style.colour(name)
+        y = [point.y for point in own]
         axes.plot(at, y, "D:", color=colour, mfc="white", ms=3.0, mew=0.7, linewidth=0.6, clip_on=False, zorder=4)
         if name not in named:
             ends.append((y[-1], name, colour))

@@ -222,6 +222,7 @@ class FigureFields(Strict):
     base_series: str = ""
     backbone: Text | None = None
     backbones: list[Text] = []
+    file: Text | None = None
     panel: str = ""
     series: str = ""
     x: Any = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.growth import SHARING, Schedule, exponent, growth_file, measure
+from eval.analysis.growth import SHARING, Schedule, exponent, growth_file, measure, overlapping
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
 from eval.metrics.evidence import evidence
@@ -320,20 +320,26 @@ def make_figure(cfg: Figures) -> Outcome:
     models, notes = experiments[0].models, footnote(experiments, options, points)
     drawing = replace(sheet(options, notes), bare=cfg.bare)
     files = write_figure(models.results / "figures" / name, drawing, points, models_line(models))
-    grown = options["panels"] if options["show"] == "growth" else {}
-    sharing = {panel for panel, (kind, *_) in grown.items() if kind in SHARING}
-    for note in (*notes, *(exponents(points, sharing) if grown else ())):
+    fits = exponents(points, sharing(options, points)) if options["show"] == "growth" else ()
+    for note in (*notes, *fits):
         print(note)
     print(f"written: {', '.join(str(file) for file in files)} ({counted(len(points), 'point')})")
     log_files(cfg.plain, "figure", options["name"], files)
     return Outcome(0, files[0])
 
 
-def exponents(points: Sequence[Point], sharing: Collection[str] = ()) -> Iterator[str]:
+def sharing(options: Mapping[str, Any], points: Sequence[Point]) -> set[str]:
+    """Panels of a growth figure whose exponents have no interval, because sizes share questions, totals or writes (`exponent`)."""
+    sizes = {float(point.x) for point in points if point.origin != "published"}
+    kinds = (*SHARING, "one_more") if overlapping(sizes, options.get("window", 10)) else SHARING
+    return {panel for panel, (kind, *_) in options["panels"].items() if kind in kinds}
+
+
+def exponents(points: Sequence[Point], without_interval: Collection[str] = ()) -> Iterator[str]:
     """A line for each panel: the exponent of every curve in the size, with its interval (`eval.analysis.growth`).
 
     Args:
-        sharing: panels whose exponents have no interval (`SHARING`).
+        without_interval: panels whose exponents are printed alone (`sharing`).
     """
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for point in (each for each in points if each.origin != "published"):
@@ -342,18 +348,24 @@ def exponents(points: Sequence[Point], sharing: Collection[str] = ()) -> Iterato
         fits = []
         for series, curve in by_series.items():
             found = exponent(*zip(*curve, strict=True))
-            span = found.interval if found is not None and panel not in sharing else None
+            span = found.interval if found is not None and panel not in without_interval else None
             ends = f" [{span.low:.3f}, {span.high:.3f}]" if span else ""
             fits.append(f"{series} none" if found is None else f"{series} {found.value:.3f}{ends}")  # a value is 0
         yield f"exponent, {panel}: {', '.join(fits)}"
 
 
 def layout(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The table behind a figure: the data sets and metrics of `options["table"]`, and the figure's rows."""
+    """The table behind a figure: the data sets and metrics of `options["table"]`, and the figure's rows.
+
+    `options["file"]` names another file of published numbers for the default models.
+    """
     table = load_option("table", options["table"])
     kept = {name: value for name, value in table.items() if name != "others"}
     if "rows" in options:
         kept = {name: value for name, value in kept.items() if not name.startswith("rows_")}
+    if "file" in options:
+        default = {**table["backbones"]["default"], "file": options["file"]}
+        kept["backbones"] = {**table["backbones"], "default": default}
     columns = [_cut(column, options) for column in options.get("columns", table["columns"])]
     groups = options.get("groups", [group_name(column) for column in columns])
     chosen = [column for column in columns if group_name(column) in groups]

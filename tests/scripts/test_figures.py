@@ -14,12 +14,13 @@ from omegaconf import OmegaConf
 from eval.files.run_folder import RunRecord
 from eval.files.store import RunError, read_lines
 from eval.report.points import Point
+from eval.report.published import find, read_published
 from memsys.prompts import Prompts
 from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
-from scripts.tables.figures import Subject, _ratios, exponents, footnote, layout
+from scripts.tables.figures import Subject, _ratios, exponents, footnote, layout, sharing
 from scripts.tables.grid import Experiment
-from scripts.tables.layout import metrics_of, read_lines_of
+from scripts.tables.layout import metrics_of, read_lines_of, reference
 from scripts.tables.table import experiment
 from tests.scripts.commands import configuration, figure
 
@@ -154,8 +155,8 @@ def test_no_propagation_is_a_level_in_every_panel_of_its_data_set(made: Any) -> 
     assert len(panels) == 6
     for panel in panels:
         levels = [row for row in rows if row["panel"] == panel and not row["x"]]
-        assert [row["series"] for row in levels] == ["none"]
-    by_panel = {row["panel"]: row["y"] for row in rows if not row["x"]}
+        assert [(row["series"], row["origin"]) for row in levels] == [("none", "ours"), ("none", "published")]
+    by_panel = {row["panel"]: row["y"] for row in rows if not row["x"] and row["origin"] == "ours"}
     assert by_panel["LoCoMo, bottom-up"] == by_panel["LoCoMo, top-down"]
 
 
@@ -163,7 +164,42 @@ def test_published_points_are_only_those_that_are_printed(made: Any) -> None:
     published = [row for row in made("xmemory_f4", *SMALL) if row["origin"] == "published"]
     assert [float(row["y"]) for row in published] == [0.0782, 0.0653, 0.0667, 0.0629, 0.1314, 0.1219]
     assert {row["panel"] for row in published} == {"multi-hop"}
-    assert not [row for row in made("segtreemem_f6", *SMALL) if row["origin"] == "published"]
+    published = [row for row in made("segtreemem_f6", *SMALL) if row["origin"] == "published"]
+    assert [(row["panel"], row["x"], row["y"]) for row in published] == [
+        ("LoCoMo", "", "0.639"),
+        ("LongMemEval-MAB", "", "0.63"),
+        ("RealMem", "", "0.58"),
+    ]
+
+
+PLAIN = {"segtree_batch": [0.639, 0.630, 0.580]}
+"""SegTreeMem Table 3, original order: no propagation."""
+
+
+@pytest.mark.parametrize(
+    ("name", "backbone", "printed"),
+    [
+        ("segtreemem_f4", "default", {"similarity_tree": [0.603, 0.595, 0.574], **PLAIN}),
+        ("segtreemem_f6", "default", PLAIN),
+        ("segtreemem_f13", "default", PLAIN),
+        ("segtreemem_f12", "qwen", {"segtree_batch": [0.525, 0.669, 0.659]}),  # Table 6
+    ],
+)
+def test_segtreemem_prints_what_its_figures_draw_without_propagation(
+    name: str, backbone: str, printed: dict[str, list[float]]
+) -> None:
+    table = layout(load_option("figure", name))
+    own = table["backbones"][backbone]
+    numbers = read_published(own["file"])
+    found: dict[str, list[float]] = {}
+    for line in read_lines_of(table, None):
+        for column in table["columns"]:
+            (metric,) = metrics_of(column)
+            if (wanted := reference(own, line, column, metric)) is not None:
+                number = find(numbers, wanted)
+                assert number is not None
+                found.setdefault(line.name, []).append(number.value)
+    assert found == printed
 
 
 def test_growth_is_measured_once_and_covers_reading(made: Any, results: Path) -> None:
@@ -187,6 +223,14 @@ def test_a_growth_figure_prints_how_each_curve_grows() -> None:
         "exponent, recall: BM25 none, Dense -1.000",
     ]
     assert list(exponents(curve, {"bytes"})) == ["exponent, bytes: BM25 1.500"], "a total holds those before it"
+
+
+@pytest.mark.parametrize(("sizes", "more"), [((10, 20, 40), set()), ((10, 19, 40), {"a unit"})])
+def test_an_exponent_over_windows_that_share_writes_has_no_interval(sizes: tuple[int, ...], more: set[str]) -> None:
+    panels = {"a unit": ["one_more", "calls"], "all": ["cumulative", "calls"], "a question": ["read", "calls"]}
+    points = [Point("a unit", "BM25", float(n), 1.0, n=1) for n in sizes]
+    points.append(Point("a unit", "BM25", "", 10.0, origin="published"))
+    assert sharing({"panels": panels, "window": 10}, points) == {"all", "a question"} | more
 
 
 def test_a_growth_curve_that_only_leaves_out_is_drawn_from_its_file_and_not_measured(made: Any) -> None:
@@ -271,7 +315,8 @@ def test_a_footnote_names_the_prompts_behind_its_points_and_the_ratios_that_the_
 def test_a_ratio_that_the_paper_states_stands_beside_ours() -> None:
     """SegTreeMem §5.4: cosine placement takes about a tenth of the tokens of batch placement, and a fifth of the time."""
     drawn = load_option("figure", "segtreemem_f5")
-    tokens, seconds = (entry["panel"] for entry in drawn["ratios"])
+    tokens, seconds = dict.fromkeys(entry["panel"] for entry in drawn["ratios"])
+    assert {entry["over"].partition(",")[2] for entry in drawn["ratios"]} == {"", " one annotation"}
     assert {tokens, seconds} <= set(drawn["panels"])
     titles = {row.get("title") for row in drawn["rows"]}
     assert all({entry["over"], entry["under"]} <= titles for entry in drawn["ratios"])

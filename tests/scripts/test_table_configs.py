@@ -710,6 +710,16 @@ def test_captions_say_where_the_swap_and_the_pruning_are_not_the_papers() -> Non
     assert all(name in note for name in ("LLMLingua (2023)", "surrogate", "LLMLingua-2"))
 
 
+def test_captions_of_segtreemem_figures_say_what_its_captions_leave_open() -> None:
+    said = {n: " ".join(load_option("figure", f"segtreemem_f{n}")["notes"]) for n in (4, 5, 6, 12, 13)}
+    assert "chosen on the questions reported" in said[4]
+    assert "names no data set" in said[5]
+    assert "the caption of Figure 12 names no horizon" in said[12]
+    locomo, realmem = (load_option("judge", name)["threshold"] for name in ("segtree", "realmem"))
+    right = f"LoCoMo: grade {locomo} or 3 of 3 is right; the paper names no threshold. RealMem: perfect rate, grade {realmem}."
+    assert [n for n, text in said.items() if right in text] == [4, 6, 12, 13]
+
+
 def test_a_row_called_as_in_its_paper_has_the_settings_of_the_paper() -> None:
     rows = {
         one.title: one for name in TABLES for one in read_lines_of(table(name), None) if "in its paper" in one.title

@@ -332,6 +332,17 @@ def test_published_points_are_open_diamonds_and_the_key_says_so() -> None:
     assert [line.get_markerfacecolor() for line in marks] == ["white"]
     assert "published" in texts(figure)
     assert "published" not in texts(draw(Sheet("Title", FOOT, "lines"), LINE))
+    (axes,) = draw(Sheet("Title", FOOT, "lines"), [*LINE, LEVEL, replace(LEVEL, y=0.5, origin="published")]).axes
+    (mark,) = [line for line in axes.lines if line.get_marker() == "D"]
+    assert mark.get_color() == next(text for text in axes.texts if text.get_text() == "none").get_color()
+
+
+def test_long_names_of_panels_side_by_side_stay_on_the_paper() -> None:
+    names = [f"LongMemEval-MAB, {way}" for way in ("bottom-up", "top-down")]
+    points = [replace(point, panel=name) for name in names for point in [*LINE, LEVEL]]
+    figure = draw(Sheet("Title", FOOT, "lines", across=2, y_label="score of the judge"), points)
+    assert [" ".join(axes.get_title("left").split()) for axes in figure.axes] == names
+    assert figure.get_tightbbox().x1 <= 3.32
 
 
 def test_the_key_names_the_series_that_are_drawn_and_numbers_a_front_in_order() -> None:
