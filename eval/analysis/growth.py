@@ -527,7 +527,7 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
     rows: list[list[object]] = [[*head, *COUNTS]]
     measured: dict[str, list[tuple[int, tuple[float | None, ...]]]] = {}
     at = {holding.n: place for place, holding in enumerate(holdings)}
-    overlap = overlapping([cost.n for cost in costs], max(len(cost.writes) for cost in costs))
+    overlap = overlapping([cost.n for cost in costs], max((len(cost.writes) for cost in costs), default=0))
     for cost, kind, values in _lines(costs):
         place = at[cost.n]
         holding, before = holdings[place], holdings[place - 1] if place else None
