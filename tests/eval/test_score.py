@@ -546,7 +546,9 @@ def test_scores_by_a_metric_with_two_settings_are_not_chosen_between(tmp_path: P
 
 
 def test_the_end_of_the_run_is_no_failed_verdict() -> None:
-    ended = Future[Completion]()
+    failed, ended = Future[Completion](), Future[Completion]()
+    failed.set_exception(ModelError("down"))
     ended.set_exception(EndOfRun("the budget is spent"))
-    with pytest.raises(EndOfRun, match="the budget is spent"):
-        replied(JUDGE, Gold(("Oaxaca",)), "Oaxaca", (Ledger(), (ended,)))
+    for replies in ((ended,), (failed, ended)):
+        with pytest.raises(EndOfRun, match="the budget is spent"):
+            replied(JUDGE, Gold(("Oaxaca",)), "Oaxaca", (Ledger(), replies))

@@ -114,11 +114,16 @@ def test_processes_are_chosen_for_an_endpoint_that_is_faster_than_one_interprete
         assert (executor_of(cfg, [run], latency) is not None) is chosen
 
 
-def test_of_the_cells_that_wait_the_longest_chain_goes_first(make_run: Make) -> None:
+@pytest.mark.parametrize(("size", "groups"), [(1, (1, 0, 1, 0)), (10, (0, 1, 0, 1))])
+def test_of_the_cells_that_wait_the_longest_chain_goes_first(
+    size: int, groups: tuple[int, ...], make_run: Make
+) -> None:
+    """A chain is as long as the calls for a unit of size times the size."""
     runs = [make_run(CASES, folder=name) for name in ("short", "long")]
-    runs = [replace(run, sizes=(1,) * len(run.sizes), chain=chain) for run, chain in zip(runs, (1.0, 9.0), strict=True)]
+    chains = zip(runs, (size, 1), (1.0, 9.0), strict=True)
+    runs = [replace(run, sizes=(size,) * len(run.sizes), chain=chain) for run, size, chain in chains]
     jobs = Jobs([Job(number, Build((runs[number % 2],), number % 2, number // 2)) for number in range(4)])
-    for group in (1, 0, 1, 0):  # one of each, then the longest chain
+    for group in groups:  # one of each, then the longest chain
         job = jobs.next()
         assert job.cell.group == group
         jobs.take(job)
