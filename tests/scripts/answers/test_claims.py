@@ -169,6 +169,8 @@ def test_verdicts_of_unjoined_answers_alone_have_no_mean_of_conversations(make: 
     assert any("Of another data set?" in each for each in scored.listed), "an answer that is not joined is named"
     (finding,) = findings(scored)
     assert (finding.status, finding.file) == ("not supported by this file", 1.0)
+    counted_as_wrong = {"mean, answers without a verdict counted as wrong": 1 / (len(rows()) + 1)}
+    assert readings(scored, printed(0.5)) == {"mean verdict": 1.0, **counted_as_wrong}
 
 
 def test_a_score_over_the_answerable_questions_is_compared_with_their_mean(invent: Invent) -> None:
@@ -176,17 +178,20 @@ def test_a_score_over_the_answerable_questions_is_compared_with_their_mean(inven
     scored = invent("mem", measures={"verdict": verdict})
     for over, mean in (("all", 0.95), ("1-4", 1.0)):
         assert next(iter(readings(scored, printed(mean, over=over)).values())) == pytest.approx(mean)
+    some = invent("mem", measures={"verdict": np.where(np.arange(40) < 10, np.nan, 1.0)})
+    known = readings(some, printed(0.5, over="1-4"))
+    assert known["mean, answers without a verdict counted as wrong"] == pytest.approx(28 / 38)
 
 
 def test_conversations_count_alike_in_a_mean_of_locomo_alone_and_half_marks_pass(invent: Invent) -> None:
     verdict = np.array(
-        [1.0 if at % 10 < 5 else 0.5 * (at // 10 == 0) for at in range(35)]
+        [1.0 if at % 10 < 4 else 0.5 * (at // 10 == 0) for at in range(35)]
     )  # longer conversations are right
     locomo, other = (invent("mem", 35, dataset=title, measures={"verdict": verdict}) for title in ("LoCoMo", "BEAM 1M"))
-    own = {"mean of the conversations' means": pytest.approx((5 * 1.0 + 5 * 0.5 / 3) / 10)}
-    assert readings(other, printed(0.6)) == {"mean verdict": pytest.approx(22.5 / 35)}
+    own = {"mean of the conversations' means": pytest.approx((4 * 1.0 + 0.5 / 4 + 5 * 0.5 / 3) / 10)}
+    assert readings(other, printed(0.6)) == {"mean verdict": pytest.approx(19 / 35)}
     assert readings(locomo, printed(0.6)) == {**readings(other, printed(0.6)), **own}
-    assert readings(locomo, printed(0.7, of="pass")) == {"share of at least half marks": pytest.approx(25 / 35)}
+    assert readings(locomo, printed(0.7, of="pass")) == {"share of at least half marks": pytest.approx(22 / 35)}
 
 
 def test_the_reading_that_agrees_is_named(make: Make) -> None:
