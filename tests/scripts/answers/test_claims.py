@@ -508,6 +508,10 @@ def test_a_row_of_the_table_shows_the_joined_share_and_the_printed_score_of_its_
     said = table("set", rows_of([invent("mem", claimed=more, measures={"verdict": verdict})]))
     assert "also printed until 2026-05-13: 0.80 judge, not supported by this file, this file says 0.75" in said
     assert "also printed: 0.9 judge, which is a mean of three runs, another run, this file says 0.8" in said
+    assert said.count("also printed") == 2, "the first one is in the table"
+    answerable = invent("mem", measures={"answerable": np.ones(40)})
+    row = next(line for line in table("set", rows_of([answerable])).splitlines() if line.startswith("| mem "))
+    assert row.split(" | ")[7] == "–", "no question is unanswerable"
 
 
 def test_text_of_others_is_inert(make: Make) -> None:
