@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -414,6 +415,9 @@ def test_the_regression_gives_back_what_was_planted(make: Make) -> None:
     assert fitted is not None
     assert [points for points, _ in fitted.effects.values()] == pytest.approx([50.0, 10.0])
     assert (fitted.questions, fitted.systems, fitted.histories) == (120, 2, 6)
+    said = analysis(own)
+    assert "120 answers, 2 files, 6 conversations of LoCoMo." in said, said
+    assert re.search(r"\| 50\.0 \[\d+\.\d, \d+\.\d\] \|", said), said
 
 
 @pytest.mark.parametrize(
@@ -435,7 +439,8 @@ def test_no_rank_correlation_is_printed_where_length_alone_gives_the_order(
     assert agreement is not None
     assert agreement.plain == pytest.approx(1.0)
     assert agreement.given_words == (None if partial is None else pytest.approx(partial))
-    assert f"held equal {'–' if partial is None else '1.00'}." in analysis(own)
+    equal = f"with words held equal {'–' if partial is None else '1.00'}."
+    assert f"over 5 files: 1.00; {equal}" in analysis(own)
 
 
 def test_leniency_counts_unlike_and_unknowing_answers(make: Make) -> None:
