@@ -53,11 +53,14 @@ def test_a_batch_without_a_readable_date_is_named_in_the_notes(tmp_path: Path) -
     copied = Path(shutil.copytree(SAMPLE, tmp_path / "beam"))
     for file in (copied / "2").glob("chat*.json"):
         file.write_text(file.read_text(encoding="utf-8").replace("May-01-2024", "in May"), encoding="utf-8")
-    write_json(copied / "1" / "chat.json", [{"batch_number": 7, "turns": []}])
+    dated = {"id": 0, "role": "user", "content": "Hello", "time_anchor": " May-02-2024 "}
+    batches = [{"batch_number": 7, "turns": []}, {"batch_number": 8, "turns": [[dated]]}]
+    write_json(copied / "1" / "chat.json", batches)
     bees, boat = load(copied)
     assert boat.sessions[0].time is None
     assert "Batch 1 has no readable date: 'in May'." in boat.notes
     assert "Batch 7 has no readable date: ''." in bees.notes, "it has no message"
+    assert (bees.sessions[1].time, bees.sessions[1].time_text) == (datetime(2024, 5, 2), " May-02-2024 ")
 
 
 def test_a_plan_marker_is_cut_with_all_that_follows_and_kept_when_asked_for() -> None:
