@@ -130,6 +130,7 @@ def test_quality_against_cost_says_how_many_answers_it_is_of_and_what_failed(
     assert "without all scores: BM25 on LoCoMo: Scored: 5 of 6 questions; 0 unscored, 1 errored, 0 not reached." in said
     bm25, recency = (next(row for row in said.splitlines() if f"| {name} |" in row) for name in ("BM25", "Recency"))
     assert (bm25.split(" | ")[-1], recency.split(" | ")[-1]) == ("5 |", "6 |")
+    assert sum("| BM25 |" in row for row in said.splitlines()) == 2 * 3, "a cost of 0 is a cost"
 
 
 def test_quality_against_cost_runs_nothing(tmp_path: Path, capsys: Any) -> None:
@@ -154,13 +155,17 @@ def test_the_stars_of_the_text_are_the_non_dominated_rows() -> None:
 
 
 def test_the_comparison_with_costs_follows_changes_of_the_table(
-    run_table: Path, capsys: pytest.CaptureFixture[str]
+    run_table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(table, "_examine", lambda *_: pytest.fail("an examination of a memory costs calls"))
+    monkeypatch.setattr(tables, "row_costs", lambda *_: {"known": 10.0, "unknown": None})
     fewer = ["table.rows=[{memory: bm25}]", "table.others=[]"]
     assert main(["pareto", "segtreemem_t4", "profile=smoke", f"results={run_table}", *SMALL, *fewer]) == 0
     said = capsys.readouterr().out
     assert "BM25" in said
     assert "not run, or not to the end" not in said, "no row is left that was not run"
+    assert "## LoCoMo: known\n" in said
+    assert ": unknown" not in said, "a row without a cost has no place on its axis"
     assert "pareto-segtreemem_t4-smoke-size-6-max_cases-1-rows-bm25.csv" in said, "the whole table's figure is kept"
 
 

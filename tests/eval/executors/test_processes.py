@@ -418,3 +418,9 @@ def test_the_longest_case_of_each_build_comes_first_and_then_the_most_expensive_
         jobs.took(job, job.cell.size * (1.0 if job.cell.group else 0.1))
         order.append((job.cell.group, job.cell.size))
     assert order == [(0, 9), (1, 3), (1, 2), (1, 1), (0, 6), (0, 3)]
+    jobs.took(Job(0, cells[0]), 0.0)
+    assert jobs.rates == {0: pytest.approx(0.1), 1: 1.0}, "the greatest so far"
+    (small, large), known = cells[4:1:-2], {0, 1}  # sizes 3 and 6
+    begun = Jobs([Job(0, small), Job(1, large)], rates={0: 0.1}, begun=known)
+    assert begun.next().number == 1, "a build without a finished cell counts as the slowest of the others"
+    assert Jobs([Job(0, large), Job(1, small, deaths=1)], begun=known).next().number == 1, "it lost its worker"
