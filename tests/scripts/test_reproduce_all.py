@@ -124,6 +124,7 @@ def test_calls_that_an_error_has_ended_do_not_stop_the_next_table_and_a_signal_d
     end: Callable[[], Any], error: Exception, failure: str, stopped: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
     def broken(_: Any) -> Outcome:
+        print("began")
         end()
         raise error
 

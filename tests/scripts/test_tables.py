@@ -67,6 +67,25 @@ def test_a_folder_of_old_bytecode_is_no_package_without_lines(tmp_path: Path, mo
     assert f"| dense | Dense | `memsys.systems.dense` | {lines} |" in systems_table()
 
 
+@pytest.mark.parametrize(
+    ("name", "tests", "modes", "built"),
+    [
+        ("dense", "systems/test_dense.py", "–", "online"),
+        ("graphrag", "systems/test_graphrag.py", "paper, code", "offline"),
+        ("reference_http", "services/test_http.py", "–", "online"),
+    ],
+)
+def test_a_row_of_the_list_of_systems_counts_tests_and_says_in_which_modes_and_when_a_memory_is_built(
+    name: str, tests: str, modes: str, built: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / f"{name}.yaml").touch()
+    monkeypatch.setattr(tables, "CONF", tmp_path)
+    text = (ROOT / "tests" / "memsys" / tests).read_text(encoding="utf-8")
+    count = sum(line.startswith("def test_") for line in text.splitlines())
+    assert systems_table().endswith(f" | {count} | {modes} | {built} |\n")
+
+
 def test_every_memory_has_a_row_in_the_list_of_systems() -> None:
     text = (ROOT / "memsys" / "README.md").read_text(encoding="utf-8")
     rows = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")} - {"memory"}

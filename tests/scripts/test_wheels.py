@@ -96,7 +96,7 @@ def test_a_product_for_a_newer_python_gets_one_from_uv_or_from_the_path(
     shims = tmp_path / "shims"
     program(tmp_path / "uv", "")
     program(tmp_path / "python3.12", "exit 1")
-    program(tmp_path / "python3.13", f'env > "{tmp_path}/env"\necho "{tmp_path}/python3.13"')
+    program(tmp_path / "python3.13", f'env >> "{tmp_path}/env"\necho "{tmp_path}/python3.13"')
     wheels._make_environment(there, None, (3, 12))
     assert said.read_text().splitlines()[-1] == f"python3.13 -m venv {there}", (
         "the first one on the path does not start"
