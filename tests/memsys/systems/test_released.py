@@ -267,6 +267,7 @@ def test_a_worker_that_is_killed_is_given_the_history_again_and_reads_the_same(t
     written(memory)
     before = memory.read(ASKED)
     assert memory._life._process is not None
+    assert os.getsid(memory._life.pid) == memory._life.pid, "Ctrl-C in the terminal is for the harness alone"
     os.kill(memory._life.pid, signal.SIGKILL)
     memory._life._process._process.wait()
     with metering() as ledger:
