@@ -375,6 +375,19 @@ def test_vectors_of_nodes_are_kept_for_a_table_of_their_spread_unless_the_settin
     assert made.cfg.nodes.vectors is kept
 
 
+def test_a_table_goes_on_without_a_data_set_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def group(cfg: Any, option: Mapping[str, Any], metrics: Any) -> Any:
+        made = column_group(cfg, option, metrics)
+        return made if made.name == "locomo" else replace(made, dataset=None, missing="no data")
+
+    monkeypatch.setattr(table, "column_group", group)
+    cfg = composed("reproduce", ["table=segtreemem_t4", f"results={tmp_path}", *SMALL, "only=[]"])
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    assert [each.name for each in made.groups if each.dataset is not None] == ["locomo"]
+    assert len(made.groups) > 1
+
+
 @pytest.mark.parametrize(
     ("profile", "source", "fetched"),
     [("paper", "real", [["longmemeval_s"]]), ("paper", "sample", []), ("smoke", "real", [])],
