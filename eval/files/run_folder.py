@@ -156,7 +156,9 @@ class RunFolder:
 
     @property
     def results(self) -> Path:
-        return self.path.parents[2]
+        """The results folder; absolute if the folder's path does not lead through it, as inside of `runs`."""
+        through = len(self.path.parents) > 2 and ".." not in self.path.parts
+        return (self.path if through else self.path.resolve()).parents[2]
 
     @property
     def key(self) -> str:

@@ -366,7 +366,7 @@ def score_judge(
                         continue
                     sent = sent_ahead((path, key)) or ask_judge(judging, question, gold, judged, repeat)
                     outstanding.append(_Call(prediction, judged, question, gold, repeat, sent))
-                    if len(outstanding) > run.outstanding:
+                    if len(outstanding) >= run.outstanding:
                         _save_next(outstanding, judging, scores, costs, on_progress)
             while outstanding:
                 _save_next(outstanding, judging, scores, costs, on_progress)

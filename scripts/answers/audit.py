@@ -419,11 +419,7 @@ def readings(scored: ScoredClaim, printed: Printed) -> dict[str, float]:
         scores = {title: scored.measures[name][scored.where(name, mask)] for title, name in rules.items()}
         return {title: float(each.mean()) for title, each in scores.items() if each.size}
     picked = scored.where("verdict", mask)
-    values = (
-        np.asarray(scored.verdicts)
-        if printed.over == "all" and len(scored.verdicts)
-        else scored.measures["verdict"][picked]
-    )
+    values = np.asarray(scored.verdicts) if printed.over == "all" else scored.measures["verdict"][picked]
     if not values.size:
         return {}
     if printed.of == "pass":

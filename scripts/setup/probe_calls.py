@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +18,7 @@ from memsys.llm.outcome import located, outcome_of
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.replies import Usage, usage_of
 from memsys.llm.secrets import redact, register
-from memsys.llm.transport import LeanTransport, event_loop
+from memsys.llm.transport import LeanTransport, Unconnected, Untrusted, event_loop
 
 PARALLEL = 16
 """Maximum number of calls in flight."""
@@ -39,6 +39,8 @@ class ProbeReply:
     seconds: float
     broke_off: bool = False
     """Whether a reply began and did not end."""
+    refused: bool = False
+    """Whether the call did not arrive or was rejected before the server worked on it, so that it costs nothing."""
 
     @property
     def ok(self) -> bool:
@@ -133,9 +135,11 @@ class EndpointProbe:
         return self._settings.cost(len(repr(body).encode()), int(limit))
 
     def _price(self, heard: ProbeReply) -> float | None:
-        if not heard.ok or self._settings is None:
+        """The cost of a call in US dollars; None, which counts as the highest, for a reply without counts or without an end."""
+        if heard.refused or self._settings is None:
             return 0.0
-        return self._settings.cost(heard.usage.prompt or 0, heard.usage.completion or 0)
+        vectors = "data" in heard.value  # a reply of embeddings counts no completion
+        return self._settings.cost_of(replace(heard.usage, completion=0) if vectors else heard.usage)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> ProbeReply:
         reserved = await self._purse.admitted(self._worst(body), (self.base_url, body.get("model")))
@@ -153,9 +157,11 @@ class EndpointProbe:
         except TimeoutError:
             return ProbeReply(0, {}, f"{where}: no reply within {self._timeout:.0f} s", time.perf_counter() - started)
         except OSError as error:
-            return ProbeReply(0, {}, redact(f"{where}: cannot connect ({error})"), time.perf_counter() - started)
+            why, unsent = redact(f"{where}: cannot connect ({error})"), isinstance(error, Unconnected | Untrusted)
+            return ProbeReply(0, {}, why, time.perf_counter() - started, refused=unsent)
         except Exception as error:  # every error that prevents a complete reply is the result of this call
             why = redact(f"{where}: the reply broke off ({type(error).__name__}: {error})")
             return ProbeReply(0, {}, why, time.perf_counter() - started, broke_off=True)
         outcome = outcome_of(where, reply)
-        return ProbeReply(reply.status, outcome.value or {}, outcome.why, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        return ProbeReply(reply.status, outcome.value or {}, outcome.why, seconds, refused=outcome.refused)

@@ -54,9 +54,14 @@ def test_a_batch_without_a_readable_date_is_named_in_the_notes(tmp_path: Path) -
     copied = Path(shutil.copytree(SAMPLE, tmp_path / "beam"))
     for file in (copied / "2").glob("chat*.json"):
         file.write_text(file.read_text(encoding="utf-8").replace("May-01-2024", "in May"), encoding="utf-8")
-    boat = load(copied)[1]
+    dated = {"id": 0, "role": "user", "content": "Hello", "time_anchor": " May-02-2024 "}
+    batches = [{"batch_number": 7, "turns": []}, {"batch_number": 8, "turns": [[dated]]}]
+    write_json(copied / "1" / "chat.json", batches)
+    bees, boat = load(copied)
     assert boat.sessions[0].time is None
     assert "Batch 1 has no readable date: 'in May'." in boat.notes
+    assert "Batch 7 has no readable date: ''." in bees.notes, "it has no message"
+    assert (bees.sessions[1].time, bees.sessions[1].time_text) == (datetime(2024, 5, 2), " May-02-2024 ")
 
 
 def test_a_plan_marker_is_cut_with_all_that_follows_and_kept_when_asked_for() -> None:
@@ -111,12 +116,17 @@ def test_lines_after_a_marker_are_kept_and_the_message_is_noted(tier: Path) -> N
     assert not any("lines after" in note for note in load(tier, markers="raw")[1].notes)
 
 
-def test_two_messages_of_one_id_are_refused(tier: Path) -> None:
+def test_two_messages_of_one_id_and_two_batches_of_one_number_are_refused(tier: Path) -> None:
     twice = copy.deepcopy(CHAT)
     twice[0]["turns"][0][1]["id"] = twice[0]["turns"][0][0]["id"]
     write_json(tier / "2" / "chat.json", twice)
     (tier / "2" / "chat_trunecated.json").unlink()
     with pytest.raises(DataError, match=r"^2: messages: expected unique ids, found '0' twice"):
+        load(tier)[1]
+    twice = copy.deepcopy(CHAT)
+    twice[1]["batch_number"] = twice[0]["batch_number"]
+    write_json(tier / "2" / "chat.json", twice)
+    with pytest.raises(DataError, match=r"^2: batches: expected unique ids, found 'S1' twice"):
         load(tier)[1]
 
 

@@ -216,6 +216,13 @@ def test_threads_bounds_the_builds_and_not_the_cells_that_wait_for_answers(make_
     assert opening.open == 2
 
 
+def test_threads_are_all_used_where_there_is_no_endpoint_and_open_nothing_where_it_is_full(make_run: Make) -> None:
+    opening = Opening([[make_run([history(f"case-{number}") for number in range(WORKING + 2)])]], threads=WORKING + 1)
+    for _, _ in zip(range(WORKING), opening, strict=False):
+        assert opening._next() is not None
+    assert Opening([[run_of(make_run, FakeGauge(4, 4), [1] * 2)]], threads=2)._next() is None
+
+
 def test_so_many_cells_are_open_at_most(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eval.running.cells.OPEN", 2)
     opening = Opening([[run_of(make_run, FakeGauge(5, 64), [1] * 5)]])
@@ -256,12 +263,25 @@ def test_the_estimate_follows_what_was_measured_and_forgets_its_first_value(make
     assert cells.chain(100.0) == pytest.approx(300.0, rel=0.02)
 
 
-def test_a_cell_that_ends_without_having_been_built_counts_as_built_once(make_run: Make) -> None:
+@pytest.mark.parametrize("built", [False, True])
+def test_a_cell_that_ends_counts_as_built_once(make_run: Make, built: bool) -> None:
     opening = Opening([[run_of(make_run, FakeGauge(0, 64), [1])]])
     cell: OpenCell = next(iter(opening))
-    cell.built()
+    if built:
+        cell.built()
     opening.ended(cell)
     assert (len(opening.builds), opening.open) == (0, 0)
+
+
+def test_a_built_cell_an_ended_cell_and_a_stop_wake_the_opening_and_a_stop_ends_it(make_run: Make) -> None:
+    opening = Opening([[run_of(make_run, FakeGauge(0, 64), [1] * 3)]])
+    cells = iter(opening)
+    cell = next(cells)
+    for event in (lambda: opening.built(cell), lambda: opening.ended(cell), opening.stop):
+        opening._changed.clear()
+        event()
+        assert opening._changed.is_set()
+    assert list(cells) == []
 
 
 def test_a_memory_is_built_when_its_last_questions_begin_to_be_read(

@@ -187,6 +187,28 @@ def test_verdicts_are_on_disk_before_a_reply_is_waited_for(make_run: Make) -> No
     assert on_disk == [6], "three verdicts and their costs"
 
 
+def test_as_many_verdicts_are_outstanding_as_the_run_allows(make_run: Make) -> None:
+    run = replace(make_run([history()]), outstanding=2)
+    run_all([run])
+    open_replies: list[Future[Completion]] = []
+    counts: list[int] = []
+
+    class Outstanding(Future[Completion]):
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            open_replies.remove(self)
+            self.set_result(Completion(YES))
+            return super().exception(timeout)
+
+    class Endpoint:
+        def submit(self, request: Request) -> Future[Completion]:
+            open_replies.append(Outstanding())
+            counts.append(len(open_replies))
+            return open_replies[-1]
+
+    score_judge(run, replace(judging(ScriptedLLM([])), llm=Endpoint()))
+    assert counts == [1, 2, 2, 2, 2, 2]
+
+
 def test_a_judge_is_asked_once_for_each_answer_and_repeat(make_run: Make) -> None:
     run = make_run([history()])
     run_all([run])
@@ -234,6 +256,25 @@ def test_a_judge_is_asked_again_as_often_as_its_file_says_and_all_its_calls_are_
         assert [lines[0]["value"] for lines in read_scores(path).values()] == [value, value]
         assert [line["calls"] for line in read_lines(path.with_suffix(".effort.jsonl"))] == [{"judge.mem0": calls}] * 2
 
+    down = ScriptedLLM(lambda request: ModelError("down"))
+    score_judge(run, replace(judging(down, model="other"), judge=replace(JUDGE, retries=1)))
+    assert [request.retry for request in down.requests] == [0, 0], "the client has tried a failed call often enough"
+
+
+def test_verdicts_are_in_the_order_of_the_data_behind_those_of_cases_that_are_left_out_now(make_run: Make) -> None:
+    cases = [history("a", questions=2), history("b", questions=2)]
+    run, fewer = make_run(cases), make_run(cases[1:])
+    run_all([run])
+    model = ScriptedLLM(lambda request: "certainly!" if request is model.requests[0] else YES)
+    once = replace(judging(model), judge=replace(JUDGE, retries=1))
+    keys = [("a", "q0"), ("a", "q1"), ("b", "q0"), ("b", "q1")]
+    assert [(line["case_id"], line["question_id"]) for line in read_lines(score_judge(run, once))] == keys
+    lines = read_lines(score_judge(fewer, replace(once, repeats=2)))
+    assert [(line["case_id"], line["question_id"]) for line in lines] == [
+        *keys[:2],
+        *(key for key in keys[2:] for _ in "12"),
+    ]
+
 
 def test_a_null_verdict_in_a_reply_that_was_read_is_final(make_run: Make) -> None:
     """GateMem's script asks again until a reply parses, not until it has a verdict."""
@@ -273,13 +314,17 @@ def test_errored_answers_are_not_judged(make_run: Make) -> None:
     assert llm.requests == []
 
 
-def test_an_empty_answer_scores_0_without_a_call_of_the_judge(make_run: Make) -> None:
-    run = make_run([history(questions=2)], reader=Metered(ScriptedLLM({"*": ["", "It was the loom"]})))
+def test_an_empty_answer_and_an_aborted_search_score_0_without_a_call_of_the_judge(make_run: Make) -> None:
+    run = make_run([history("a", questions=3)], reader=Metered(ScriptedLLM({"*": ["", "It was the loom", "A cat"]})))
     run_all([run])
+    path = run.case_folder("a") / "predictions.jsonl"
+    aborted = {"outcome": "aborted", "answer": "", "error": "walked out"}
+    write_lines(path, [{**line, **(aborted if line["answer"] == "A cat" else {})} for line in read_lines(path)])
     llm = ScriptedLLM(YES)
-    lines = [line for lines in read_scores(score_judge(run, judging(llm))).values() for line in lines]
-    assert sorted((line["value"], line["why"]) for line in lines) == [(0.0, "empty answer"), (1.0, "")]
-    assert len(llm.requests) == 1
+    lines = [line for lines in read_scores(score_judge(run, judging(llm, repeats=2))).values() for line in lines]
+    scores = [(0.0, "aborted: walked out"), (0.0, "empty answer"), (1.0, "")]
+    assert sorted((line["value"], line["why"]) for line in lines) == sorted(2 * scores)
+    assert len(llm.requests) == 2
 
 
 def test_an_empty_answer_has_no_verdict_where_0_would_say_that_nothing_leaked(make_run: Make) -> None:
@@ -475,6 +520,10 @@ def test_a_judge_of_the_memory_sees_what_was_recalled(make_run: Make) -> None:
     llm = ScriptedLLM("{}")
     score_judge(run, Judging(Judge(**load_option("judge", "realmem_memory")), Metered(llm), "m", Prompts()))
     assert "grey cat called Pixel" in llm.requests[0].messages[-1][1]
+    silent = make_run([history(questions=1)], reader=Metered(ScriptedLLM("")), folder="silent")
+    run_all([silent])
+    score_judge(silent, Judging(Judge(**load_option("judge", "realmem_memory")), Metered(llm), "m", Prompts()))
+    assert len(llm.requests) == 2, "an empty answer says nothing of the memory"
 
 
 def test_a_judge_that_only_thinks_leaves_the_answer_unscored_with_the_reason_and_its_policy_stands_beside_the_scores(
@@ -509,7 +558,9 @@ def test_scores_by_a_metric_with_two_settings_are_not_chosen_between(tmp_path: P
 
 
 def test_the_end_of_the_run_is_no_failed_verdict() -> None:
-    ended = Future[Completion]()
+    failed, ended = Future[Completion](), Future[Completion]()
+    failed.set_exception(ModelError("down"))
     ended.set_exception(EndOfRun("the budget is spent"))
-    with pytest.raises(EndOfRun, match="the budget is spent"):
-        replied(JUDGE, Gold(("Oaxaca",)), "Oaxaca", (Ledger(), (ended,)))
+    for replies in ((ended,), (failed, ended)):
+        with pytest.raises(EndOfRun, match="the budget is spent"):
+            replied(JUDGE, Gold(("Oaxaca",)), "Oaxaca", (Ledger(), replies))

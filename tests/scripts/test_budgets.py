@@ -187,6 +187,32 @@ def test_budgets_may_be_given_with_commas_alone_and_must_be_whole_numbers() -> N
         composed("budgets", ["budget=0,2000"])
 
 
+def test_budgets_are_sorted_a_declined_plan_draws_nothing_and_no_score_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cfg = composed("budgets", ["budget=[400,200,400]"])
+    cfg = cfg.changed(table={**cfg.table, "reference": "memtree"})
+    lines = [SimpleNamespace(name="bm25", title="BM25"), SimpleNamespace(name="memtree", title="MemTree")]
+    made: list[Any] = [None, SimpleNamespace(lines=lines, groups=[]), SimpleNamespace(lines=lines, groups=[])]
+    asked: list[list[int]] = []
+    references: list[str] = []
+    monkeypatch.setattr(
+        equal_budgets, "budgeted", lambda table, backbone, budgets: asked.append(budgets) or {"columns": []}
+    )
+    monkeypatch.setattr(equal_budgets, "experiment", lambda cfg, table: made.pop(0))
+    monkeypatch.setattr(equal_budgets, "_prices", lambda assembled: ({}, ""))
+    assert equal_budgets.equal_budgets(cfg) == 3
+    assert asked == [[200, 400]]
+    with pytest.raises(RunError, match="nothing to draw"):
+        equal_budgets.equal_budgets(cfg)
+    monkeypatch.setattr(equal_budgets, "_group", lambda *_: SimpleNamespace(metrics=["F1"]))
+    monkeypatch.setattr(equal_budgets, "_panel", lambda *given: references.append(given[4]))
+    monkeypatch.setattr(equal_budgets, "curve_points", lambda panel: [])
+    with pytest.raises(RunError, match="nothing to draw"):
+        equal_budgets.equal_budgets(cfg)
+    assert set(references) == {"MemTree"}
+
+
 @pytest.mark.parametrize(
     ("only", "rows"), [(frozenset({"bm25"}), ["bm25"]), (frozenset({"bm25", "memtree"}), ["bm25", "memtree"])]
 )

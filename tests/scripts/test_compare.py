@@ -186,6 +186,13 @@ def test_fidelity_refuses_a_second_memory_before_the_first_is_built(
     assert not [*tmp_path.rglob("predictions.jsonl")]
 
 
+@pytest.mark.parametrize("names", [["bm25"], ["bm25", "recency", "segtree"]])
+def test_fidelity_compares_exactly_two_memories(names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        verb("fidelity", [*names, *SETTINGS])
+    assert f"give two memories, such as mem0_v3 released_mem0; found {len(names)}" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_counts_that_never_differ_have_no_interval_of_a_share(tmp_path: Path) -> None:
     names = ["bm25", "recency", "dataset=locomo", "data.size=12", *SETTINGS, f"results={tmp_path}"]

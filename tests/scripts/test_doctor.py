@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import scripts.setup.probes as probes
 from eval.files.store import RunError
 from eval.running.reader import Reader
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
+from memsys.llm.transport import HttpReply, Unconnected
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import memory_run, recipe_of
@@ -187,6 +191,38 @@ def test_the_doctor_spends_within_the_cap() -> None:
         pytest.raises(SpendingCapReached),
     ):
         examine(line, priced, window=9000)
+
+
+@pytest.mark.parametrize(
+    ("reply", "usd"),
+    [
+        ({"choices": [{}], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}, 3.0 + 2.0 * 10.0),
+        ({"data": [{}], "usage": {"prompt_tokens": 3}}, 3.0),
+        ({"choices": [{}]}, None),
+        (HttpReply(200, b"no JSON"), None),
+        (HttpReply(504, b"gave up waiting"), None),
+        (HttpReply(401, b"no key"), 0.0),
+        (Unconnected("nobody is there"), 0.0),
+        (ConnectionResetError("gone"), None),
+        (TimeoutError(), None),
+        (asyncio.CancelledError(), None),
+    ],
+)
+def test_a_call_of_the_doctor_costs_what_is_counted_nothing_if_refused_and_else_the_most(
+    reply: Any, usd: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def post(where: str, body: Mapping[str, Any]) -> HttpReply:
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply if isinstance(reply, HttpReply) else HttpReply(200, json.dumps(reply).encode())
+
+    priced, purse = ModelSettings("m", usd_per_million_in=1e6, usd_per_million_out=1e7), Purse(1000.0)
+    body = {"model": "m", "max_completion_tokens": 4}
+    with EndpointProbe("http://127.0.0.1:9/v1", "NO_SUCH_VARIABLE", settings=priced, purse=purse) as line:
+        monkeypatch.setattr(line._transport, "post", post)
+        with suppress(CancelledError):  # a stop
+            line.chat(body)
+    assert purse.spent == pytest.approx(len(repr(body)) + 4 * 10.0 if usd is None else usd)
 
 
 # --- what is written ----------------------------------------------------------------------------------------------------

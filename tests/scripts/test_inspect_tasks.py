@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ from inspect_ai.model import ModelOutput
 from inspect_ai.solver import solver
 
 from eval.files.store import RunError
+from memsys.interface import Recall
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.llm.protocol import Completion
 from memsys.systems.bm25 import BM25
 from scripts.command.inspect_tasks import TASKS, locomo, remember
+from scripts.lab import inspect_tasks as tasks
 from scripts.lab.lab import Lab, Scored
 
 
@@ -96,6 +101,57 @@ def test_a_read_that_fails_is_an_error_of_its_sample_and_the_others_go_on(
     assert all("planted" in sample.error.message and sample.id.endswith(failed) for sample in errors)
     assert len(log.samples) == 48
     assert all(each.scored_samples == 48 - len(errors) for each in log.results.scores)
+
+
+def test_a_memory_that_answers_or_gives_up_asks_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def agent() -> Any:
+        async def solve(state: Any, generate: Any) -> Any:
+            state.output = ModelOutput.from_content("mine", "a guess")
+            return state
+
+        return solve
+
+    read = BM25.read
+    own = {"q1": Recall((), answer="own words"), "q2": Recall((), aborted="walked out")}
+    monkeypatch.setattr(BM25, "read", lambda self, each: own.get(each.id.rpartition("_")[2]) or read(self, each))
+    made = locomo(settings=f"profile=smoke results={tmp_path}", agent=solver("mine")(agent)())
+    log = log_of(made, tmp_path, limit=4)
+    seen = {each.id.rpartition("_")[2]: (each.output.completion, each.store.get(tasks.OUTCOME)) for each in log.samples}
+    assert seen.pop("q1") == ("own words", "answered")
+    assert seen.pop("q2") == ("", "aborted")
+    assert set(seen.values()) == {("a guess", "answered")}
+
+
+@pytest.mark.parametrize("stopped", ["empty", "refused"])
+def test_an_empty_reply_of_our_reader_is_an_answer_and_no_reply_is_an_error(
+    stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(self: ExtractiveLLM, request: Any) -> Future[Completion]:
+        reply = Future[Completion]()
+        reply.set_result(Completion("", stopped=stopped))
+        return reply
+
+    monkeypatch.setattr(ExtractiveLLM, "submit", submit)
+    log = log_of(locomo(reader="ours", settings=f"profile=smoke results={tmp_path}"), tmp_path, limit=1)
+    (sample,) = log.samples
+    assert (sample.error is None) is (stopped == "empty")
+    assert sample.output.completion == ""
+
+
+def test_only_our_reader_needs_endpoints_and_another_reader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    probed: list[bool] = []
+
+    def lab(*settings: str, probe: bool) -> Lab:
+        probed.append(probe)
+        raise RunError("enough")
+
+    monkeypatch.setattr(tasks, "Lab", lab)
+    for reader in ("inspect", "ours"):
+        with pytest.raises(RunError, match="enough"):
+            remember("bm25", "locomo", reader, [])
+    assert probed == [False, True]
+    with pytest.raises(RunError, match="reader must be inspect or ours, found 'hers'"):
+        remember("bm25", "locomo", "hers", [])
 
 
 def test_a_paid_model_wants_a_spending_cap(tmp_path: Path) -> None:

@@ -364,8 +364,24 @@ def test_a_lab_asks_before_it_spends_and_only_once(
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("builtins.input", lambda text: questions.append(text) or "y")
     made = lab.Lab(*settings(mock[1], tmp_path, "data.size=2", PRICES))
+    assert len(questions) == 1
     made.ask_to_spend()
     assert len(questions) == 1
+
+
+def test_a_lab_checks_prices_and_endpoints_once_and_asks_again_for_the_first_judge_with_a_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[Any] = []
+    monkeypatch.setattr(lab, "check_prices", lambda cfg, models: done.append("prices"))
+    monkeypatch.setattr(lab, "prepared", lambda cfg, models, questions: done.append("endpoints") or models)
+    monkeypatch.setattr(lab, "ask_without_plan", lambda cfg, models: done.append(models.paid_names))
+    made: Any = lab.Lab("profile=smoke", f"results={tmp_path}")
+    made._check_endpoints()
+    for paid in (["judge"], ["judge"]):
+        made.models = SimpleNamespace(paid_names=paid)
+        made.ask_to_spend()
+    assert done == ["prices", [], "endpoints", ["judge"]]
 
 
 @pytest.mark.slow

@@ -5,16 +5,21 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from eval.files.store import RunError
+from memsys.llm import stopping
 from memsys.llm.pricing import next_purse
 from scripts.command import verb
 from scripts.tables import figures, table
-from scripts.tables.everything import everything, make
+from scripts.tables.everything import Attempt, _pooled, _processes, everything, make
 from scripts.tables.table import Outcome
 
 pytestmark = pytest.mark.slow
@@ -105,6 +110,75 @@ def test_the_file_in_the_list_is_the_one_that_was_returned_whatever_is_printed(
     monkeypatch.setattr(table, "make_table", talkative)
     attempt = make("memtree_t5", ["profile=smoke", f"results={tmp_path}"])
     assert (attempt.file, attempt.failure) == (tmp_path / "table.md", "")
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "failure", "stopped"),
+    [
+        (stopping.wind_down, RunError("no such thing"), "error: no such thing", False),
+        (stopping.wind_down, KeyError("name"), "KeyError: 'name'", False),
+        (stopping.request, RunError("interrupted"), "stopped; the same command resumes", True),
+    ],
+)
+def test_calls_that_an_error_has_ended_do_not_stop_the_next_table_and_a_signal_does(
+    end: Callable[[], Any], error: Exception, failure: str, stopped: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def broken(_: Any) -> Outcome:
+        print("began")
+        end()
+        raise error
+
+    monkeypatch.setattr(stopping, "_wind_down", lambda: stopping._stop.ended.set())
+    monkeypatch.setattr(table, "make_table", broken)
+    try:
+        attempt = make("memtree_t5", ["profile=smoke", f"results={tmp_path}"])
+        assert stopping.requested() is stopped
+    finally:
+        stopping.forget()
+    assert failure in attempt.failure
+
+
+@pytest.mark.parametrize(
+    ("killed", "order", "rest"),
+    [(False, ["timem_t1", "xmemory_t1", "timem_t2"], []), (True, ["timem_t1"], ["timem_t2", "xmemory_t1"])],
+)
+def test_papers_are_made_side_by_side_and_a_killed_process_leaves_the_rest_to_the_next_pool(
+    killed: bool, order: list[str], rest: list[str]
+) -> None:
+    started: list[str] = []
+
+    class Pool:
+        def submit(self, work: Any, name: str, overrides: Any) -> Future[Attempt]:
+            if killed and started:
+                raise BrokenProcessPool
+            started.append(name)
+            future = Future[Attempt]()
+            if killed:
+                future.set_exception(BrokenProcessPool())
+            else:
+                future.set_result(Attempt(name, "", 0.0, None, ""))
+            return future
+
+    left: Any = ["timem_t1", "timem_t2", "xmemory_t1"]
+    attempts = list(_pooled(cast(Any, Pool()), left, [], 2))
+    assert (started, left) == (order, rest)
+    assert {attempt.name for attempt in attempts} == set(order)
+    assert all(("a process was killed" in attempt.failure) is killed for attempt in attempts)
+
+
+@pytest.mark.parametrize(
+    ("network", "max_usd", "given", "count"),
+    [(True, None, [], 1), (False, 1.0, [], 1), (False, None, [], 3), (True, None, ["processes=2"], 2)],
+)
+def test_as_many_processes_as_cores_work_offline_and_one_where_a_server_or_a_cap_is_shared(
+    network: bool, max_usd: float | None, given: list[str], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    cfg: Any = SimpleNamespace(network=network, max_usd=max_usd)
+    assert _processes(given, cfg) == count
+    for wrong in ("0", "-1", "two"):
+        with pytest.raises(RunError, match=f"at least 1, found '{wrong}'"):
+            _processes([f"processes={wrong}"], cfg)
 
 
 def test_a_spending_cap_is_never_shared_out_among_processes(tmp_path: Path, capsys: Any) -> None:

@@ -67,6 +67,25 @@ def test_a_folder_of_old_bytecode_is_no_package_without_lines(tmp_path: Path, mo
     assert f"| dense | Dense | `memsys.systems.dense` | {lines} |" in systems_table()
 
 
+@pytest.mark.parametrize(
+    ("name", "tests", "modes", "built"),
+    [
+        ("dense", "systems/test_dense.py", "–", "online"),
+        ("graphrag", "systems/test_graphrag.py", "paper, code", "offline"),
+        ("reference_http", "services/test_http.py", "–", "online"),
+    ],
+)
+def test_a_row_of_the_list_of_systems_counts_tests_and_says_in_which_modes_and_when_a_memory_is_built(
+    name: str, tests: str, modes: str, built: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / f"{name}.yaml").touch()
+    monkeypatch.setattr(tables, "CONF", tmp_path)
+    text = (ROOT / "tests" / "memsys" / tests).read_text(encoding="utf-8")
+    count = sum(line.startswith("def test_") for line in text.splitlines())
+    assert systems_table().endswith(f" | {count} | {modes} | {built} |\n")
+
+
 def test_every_memory_has_a_row_in_the_list_of_systems() -> None:
     text = (ROOT / "memsys" / "README.md").read_text(encoding="utf-8")
     rows = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")} - {"memory"}
@@ -130,6 +149,7 @@ def test_quality_against_cost_says_how_many_answers_it_is_of_and_what_failed(
     assert "without all scores: BM25 on LoCoMo: Scored: 5 of 6 questions; 0 unscored, 1 errored, 0 not reached." in said
     bm25, recency = (next(row for row in said.splitlines() if f"| {name} |" in row) for name in ("BM25", "Recency"))
     assert (bm25.split(" | ")[-1], recency.split(" | ")[-1]) == ("5 |", "6 |")
+    assert sum("| BM25 |" in row for row in said.splitlines()) == 2 * 3, "a cost of 0 is a cost"
 
 
 def test_quality_against_cost_runs_nothing(tmp_path: Path, capsys: Any) -> None:
@@ -154,13 +174,17 @@ def test_the_stars_of_the_text_are_the_non_dominated_rows() -> None:
 
 
 def test_the_comparison_with_costs_follows_changes_of_the_table(
-    run_table: Path, capsys: pytest.CaptureFixture[str]
+    run_table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(table, "_examine", lambda *_: pytest.fail("an examination of a memory costs calls"))
+    monkeypatch.setattr(tables, "row_costs", lambda *_: {"known": 10.0, "unknown": None})
     fewer = ["table.rows=[{memory: bm25}]", "table.others=[]"]
     assert main(["pareto", "segtreemem_t4", "profile=smoke", f"results={run_table}", *SMALL, *fewer]) == 0
     said = capsys.readouterr().out
     assert "BM25" in said
     assert "not run, or not to the end" not in said, "no row is left that was not run"
+    assert "## LoCoMo: known\n" in said
+    assert ": unknown" not in said, "a row without a cost has no place on its axis"
     assert "pareto-segtreemem_t4-smoke-size-6-max_cases-1-rows-bm25.csv" in said, "the whole table's figure is kept"
 
 
@@ -349,6 +373,19 @@ def test_vectors_of_nodes_are_kept_for_a_table_of_their_spread_unless_the_settin
     made = experiment(cfg, cfg.table, run=False)
     assert made is not None
     assert made.cfg.nodes.vectors is kept
+
+
+def test_a_table_goes_on_without_a_data_set_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def group(cfg: Any, option: Mapping[str, Any], metrics: Any) -> Any:
+        made = column_group(cfg, option, metrics)
+        return made if made.name == "locomo" else replace(made, dataset=None, missing="no data")
+
+    monkeypatch.setattr(table, "column_group", group)
+    cfg = composed("reproduce", ["table=segtreemem_t4", f"results={tmp_path}", *SMALL, "only=[]"])
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    assert [each.name for each in made.groups if each.dataset is not None] == ["locomo"]
+    assert len(made.groups) > 1
 
 
 @pytest.mark.parametrize(

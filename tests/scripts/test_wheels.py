@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,9 +81,11 @@ def test_a_product_for_a_newer_python_gets_one_from_uv_or_from_the_path(
 ) -> None:
     pins = ["# python>=3.12", "attrs==26.1.0"]
     assert wheels.oldest_python(pins) == (3, 12)
+    assert wheels.oldest_python([f"{pins[0]} "]) == (3, 12)
     assert wheels.oldest_python(pins[1:]) == sys.version_info[:2]
     monkeypatch.setattr(sys, "version_info", (3, 11, 7))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("OPENAI_API_KEY", "canary")
     said, there = tmp_path / "said", tmp_path / "there"
 
     def program(path: Path, lines: str) -> None:
@@ -93,11 +96,13 @@ def test_a_product_for_a_newer_python_gets_one_from_uv_or_from_the_path(
     shims = tmp_path / "shims"
     program(tmp_path / "uv", "")
     program(tmp_path / "python3.12", "exit 1")
-    program(tmp_path / "python3.13", f'echo "{tmp_path}/python3.13"')
+    program(tmp_path / "python3.13", f'env >> "{tmp_path}/env"\necho "{tmp_path}/python3.13"')
     wheels._make_environment(there, None, (3, 12))
     assert said.read_text().splitlines()[-1] == f"python3.13 -m venv {there}", (
         "the first one on the path does not start"
     )
+    assert "python3.13 -I -c" in said.read_text()
+    assert "canary" not in (tmp_path / "env").read_text()
     wheels._make_environment(there, str(tmp_path / "uv"), (3, 12))
     assert said.read_text().splitlines()[-1] == f"python3.13 -m venv --without-pip {there}"
     program(shims / "python3.12", f'test "$PYENV_VERSION" = 3.12 && echo "{tmp_path}/real" || exit 127')
@@ -111,6 +116,16 @@ def test_a_product_for_a_newer_python_gets_one_from_uv_or_from_the_path(
     assert said.read_text().splitlines()[-1] == f"uv venv --quiet --python >=3.12,<3.14 {there}"
     with pytest.raises(RunError, match=r"needs Python 3\.12 or later"):
         wheels._make_environment(tmp_path / "there", None, (3, 12))
+
+
+@pytest.mark.parametrize(("uv", "with_pip"), [(None, True), ("uv", False)])
+def test_our_own_python_is_linked_where_it_is_new_enough_with_a_pip_only_where_there_is_no_uv(
+    uv: str | None, with_pip: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(wheels.venv, "create", lambda *where, **how: made.append((*where, how)))
+    wheels._make_environment(tmp_path, uv, sys.version_info[:2])
+    assert made == [(tmp_path, {"with_pip": with_pip, "symlinks": True})]
 
 
 @pytest.mark.integration

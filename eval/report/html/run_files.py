@@ -35,7 +35,7 @@ PURPOSES = ("calls", "attempts", "failures", "parse_failures")
 GROWN = 6
 """Maximum number of histories whose growth is drawn, the longest first."""
 POINTS = 150
-"""Maximum number of points of a curve."""
+"""Maximum number of points of a curve before its last."""
 
 
 @dataclass(frozen=True, slots=True)

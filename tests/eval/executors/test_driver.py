@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 from executed_runs import CASES, contents
+from small_history import history
 
 from eval.executors import driver
-from eval.executors.driver import Died, Worker, work_on
+from eval.executors.driver import REHEARSING, Died, Worker, _Driver, work_on
 from eval.executors.processes import _Process, _Processes
+from eval.executors.worker import Order
 from eval.files.store import RunError
 from eval.running.loop import run_all
 from eval.running.run import Run
+from eval.running.work import Build
 
 pytestmark = pytest.mark.slow
 Make = Callable[..., Run]
@@ -88,3 +91,38 @@ def test_workers_that_do_not_start_do_not_end_a_run_on_which_another_works(
     run = make_run(CASES)
     worked_on(run, Late(3, lost=0, patience=0.0))
     assert len(list(run.folder.glob("cases/*/case.json"))) == len(CASES)
+
+
+class Recording(Worker):
+    """A worker that has started and keeps what it is sent."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(slots)
+        self.ready = True
+        self.cells: list[int] = []
+
+    def send(self, message: Any) -> None:
+        if isinstance(message, Order):
+            self.cells.append(message.number)
+
+    def wait(self, seconds: float) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def test_a_worker_that_has_built_a_memory_gets_its_next_cell_unless_it_has_many_more_than_another(
+    make_run: Make,
+) -> None:
+    cases = [history(f"case-{number}") for number in range(REHEARSING + 3)]
+    first, second = (make_run(cases, folder=name) for name in ("first", "second"))
+    cells = [
+        Build((first,), 0, 0),
+        Build((second,), 1, 0),
+        *(Build((first,), 0, index) for index in range(1, len(cases))),
+    ]
+    work = _Driver(cells, lambda _: None, lambda *_: None, _Processes(2), len(cells))
+    known, other = Recording(len(cells)), Recording(len(cells))
+    work._workers = [known, other]
+    work._hand_out()
+    assert (len(known.cells), other.cells) == (REHEARSING + 2, [1, len(cells) - 1])
+    work.close()

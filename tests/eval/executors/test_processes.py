@@ -114,11 +114,16 @@ def test_processes_are_chosen_for_an_endpoint_that_is_faster_than_one_interprete
         assert (executor_of(cfg, [run], latency) is not None) is chosen
 
 
-def test_of_the_cells_that_wait_the_longest_chain_goes_first(make_run: Make) -> None:
+@pytest.mark.parametrize(("size", "groups"), [(1, (1, 0, 1, 0)), (10, (0, 1, 0, 1))])
+def test_of_the_cells_that_wait_the_longest_chain_goes_first(
+    size: int, groups: tuple[int, ...], make_run: Make
+) -> None:
+    """A chain is as long as the calls for a unit of size times the size."""
     runs = [make_run(CASES, folder=name) for name in ("short", "long")]
-    runs = [replace(run, sizes=(1,) * len(run.sizes), chain=chain) for run, chain in zip(runs, (1.0, 9.0), strict=True)]
+    chains = zip(runs, (size, 1), (1.0, 9.0), strict=True)
+    runs = [replace(run, sizes=(size,) * len(run.sizes), chain=chain) for run, size, chain in chains]
     jobs = Jobs([Job(number, Build((runs[number % 2],), number % 2, number // 2)) for number in range(4)])
-    for group in (1, 0, 1, 0):  # one of each, then the longest chain
+    for group in groups:  # one of each, then the longest chain
         job = jobs.next()
         assert job.cell.group == group
         jobs.take(job)
@@ -413,3 +418,9 @@ def test_the_longest_case_of_each_build_comes_first_and_then_the_most_expensive_
         jobs.took(job, job.cell.size * (1.0 if job.cell.group else 0.1))
         order.append((job.cell.group, job.cell.size))
     assert order == [(0, 9), (1, 3), (1, 2), (1, 1), (0, 6), (0, 3)]
+    jobs.took(Job(0, cells[0]), 0.0)
+    assert jobs.rates == {0: pytest.approx(0.1), 1: 1.0}, "the greatest so far"
+    (small, large), known = cells[4:1:-2], {0, 1}  # sizes 3 and 6
+    begun = Jobs([Job(0, small), Job(1, large)], rates={0: 0.1}, begun=known)
+    assert begun.next().number == 1, "a build without a finished cell counts as the slowest of the others"
+    assert Jobs([Job(0, large), Job(1, small, deaths=1)], begun=known).next().number == 1, "it lost its worker"

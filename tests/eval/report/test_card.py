@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,12 +107,38 @@ def test_the_command_writes_the_card_without_the_data(
     folder = bm25.answers.folder
     assert main([str(folder)]) == 0
     file = tmp_path / "results" / "cards" / f"{folder.name}.md"
-    assert file.read_text() in capsys.readouterr().out
+    assert capsys.readouterr().out == f"{file.read_text()}\nwritten: {file}\n"
     assert str(tmp_path) not in file.read_text()
     assert main([str(tmp_path / "nothing/here")]) == 2
-    assert "one card of" not in capsys.readouterr().out
+    assert "nor a table" not in capsys.readouterr().err
+    assert main(["nothing_here"]) == 2
+    assert "nothing_here is neither a run folder" in capsys.readouterr().err
+    monkeypatch.chdir(folder.parent)
+    assert main([folder.name, "--to", str(tmp_path / "card.md")]) == 0
+    assert capsys.readouterr().out.endswith(f"written: {tmp_path / 'card.md'}\n")
+    assert (tmp_path / "card.md").read_text() == file.read_text()
     assert main([str(folder), str(folder)]) == 0
     assert f"{folder.name}-and-1.md (one card of 2 runs" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_the_card_of_a_table_has_its_settings_and_the_runs_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, gone = tmp_path / "there", tmp_path / "gone"
+    there.mkdir()
+    RunFolder(there).file.touch()
+    given: list[tuple[str, list[str]]] = []
+
+    def finished(name: str, settings: list[str]) -> tuple[SimpleNamespace, Path]:
+        given.append((name, settings))
+        return SimpleNamespace(rows=[SimpleNamespace(runs={"a": there, "b": gone})]), tmp_path / "tables" / "t4-smoke"
+
+    monkeypatch.setattr("scripts.tables.table.finished_table", finished)
+    monkeypatch.setattr("scripts.commands.card.table_card", lambda table, runs: str(runs))
+    monkeypatch.setattr(RunFolder, "record", lambda self: "its record")
+    assert main(["segtreemem_t4", "data.size=6"]) == 0
+    assert given == [("segtreemem_t4", ["data.size=6"])]
+    assert (tmp_path / "cards" / "t4-smoke.md").read_text() == str({there: "its record"})
 
 
 @pytest.mark.slow

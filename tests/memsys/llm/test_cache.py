@@ -26,7 +26,7 @@ from memsys.llm.client import Client, Embedded, HttpEmbedder, Outcomes
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.store import CacheStore, DamagedCache, usable
 from memsys.llm.transport import event_loop
 from scripts.mock.endpoint import Mock, application, serving
@@ -587,16 +587,25 @@ def test_a_kept_vector_that_points_nowhere_is_fetched_again_and_replaced(
 
 
 class Partly:
-    """An embedder whose second batch fails."""
+    """An embedder with a vector for the first two texts and an error for each of the others, in the order of `failed`."""
+
+    def __init__(self, *failed: int, end: int | None = None) -> None:
+        self.failed, self.end = failed, end
 
     def fetch(self, texts: Any, *, query: bool = False) -> Iterator[Outcomes]:
-        yield 2, [ModelError("the second batch failed") for _ in texts[2:]]
+        for start in self.failed:
+            yield start, [(EndOfRun if start == self.end else ModelError)(f"text {start} failed")]
         yield 0, [Embedded(np.asarray([1.0, 0.0], dtype=np.float32), 1, 0.5) for _ in texts[:2]]
 
 
-def test_vectors_that_came_are_kept_when_others_failed(store: CacheStore) -> None:
-    with pytest.raises(ModelError, match="second batch"):
-        CachedEmbedder(Partly(), store, "e", "here").embed(["a", "b", "c"])
+@pytest.mark.parametrize(("end", "said"), [(None, "text 2 failed"), (3, "text 3 failed")])
+def test_vectors_that_came_are_kept_when_others_failed_and_the_first_error_or_the_end_of_the_run_is_raised(
+    store: CacheStore, end: int | None, said: str
+) -> None:
+    with pytest.raises(ModelError, match=said):
+        CachedEmbedder(Partly(3, 2, end=end), store, "e", "here").embed(["a", "b", "c", "d"])
+    with pytest.raises(ModelError, match=said):
+        CachedEmbedder(Partly(2, 3, end=end), store, "e", "here").embed(["a", "b", "c", "d"])
     assert CachedEmbedder(None, store, "e", "here").embed(["a", "b"]).shape == (2, 2)
 
 

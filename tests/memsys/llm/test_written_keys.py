@@ -119,6 +119,19 @@ def test_values_out_of_the_environment_and_its_secrets_never_reach_a_line_of_a_f
     assert written == '{"title":"<TEAM_NAME>","why":"refused <MEM_SECRET_OTHER>"}\n'
 
 
+@pytest.mark.parametrize("value", ["/srv/shared", "~/shared", "http://models.lan:8000/v1", "https://models.lan/v1"])
+def test_a_path_or_an_address_out_of_the_environment_stays_readable(value: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("SHARED", value)
+    settings = resolved(OmegaConf.create({"root": "${oc.env:SHARED}"}))
+    assert line(settings).decode() == f'{{"root":"{value}"}}\n'
+
+
+@pytest.mark.parametrize("made", [dict, OmegaConf.create])
+def test_a_key_is_refused_under_the_whole_name_of_its_setting(made: Any) -> None:
+    with pytest.raises(RunError, match=r"^memory\.build\.headers\.X-Api-Key "):
+        resolved(made({"headers": {"X-Api-Key": "plainwords"}}), "memory.build")
+
+
 @pytest.mark.parametrize("before", ["", "a", "user:"])
 def test_a_key_is_redacted_in_base64_hexadecimal_url_and_other_cases(before: str) -> None:
     secrets.register(KEY, "K")

@@ -455,3 +455,18 @@ def test_the_caption_says_which_products_had_no_sandbox(kind: str, said: bool, t
     case.write_text(json.dumps({"case_id": "c1", "memory": {"abilities": {"sandbox": kind}}}) + "\n")
     run = SimpleNamespace(name="released_toy", record=RunRecord(waived={"a promise": "a reason"}), folder=tmp_path)
     assert any(line.startswith("NO SANDBOX: released_toy") for line in waivers([run])) is said  # type: ignore[list-item]
+
+
+def test_bubblewrap_gets_the_mounts_in_order_and_may_write_only_where_they_say_so(tmp_path: Path) -> None:
+    relative, absolute, scratch = (str(tmp_path / name) for name in ("relative", "absolute", "scratch"))
+    os.symlink("usr/lib", relative)
+    os.symlink("/usr/lib", absolute)
+    binds = [("/usr", "/usr", False), (relative, "/lib", False), (absolute, "/lib64", False), (scratch, scratch, True)]
+    options = sandbox._bubblewrap(binds)
+    start = options.index("--dev") + 2
+    assert {"--unshare-user", "--unshare-all", "--die-with-parent"} < set(options[:start])
+    assert options[options.index("--cap-drop") + 1] == "ALL"
+    assert options[start:] == [
+        *("--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--ro-bind", absolute, "/lib64"),
+        *("--bind", scratch, scratch, "--remount-ro", "/", "--chdir", scratch, "--"),
+    ]

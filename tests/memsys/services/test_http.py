@@ -20,9 +20,11 @@ from memory_contract import PROMISES
 from data_loaders.schema import Asker, Question, Turn, Unit
 from memsys.interface import with_settings
 from memsys.llm import network, stopping
+from memsys.llm.endpoint import EndpointLimits
+from memsys.llm.limits import SHARE
 from memsys.llm.meter import metering
 from memsys.llm.protocol import EndOfRun, ModelError
-from memsys.services.http import HttpMemory, ServiceTransport
+from memsys.services.http import HttpMemory, ServiceEndpoint, ServiceTransport
 from memsys.services.memory import NotIndexed, ServiceError
 from memsys.services.templates import filled, filled_path, reached
 from scripts.commands.mock_memory import Service
@@ -468,6 +470,8 @@ def test_paths_reach_into_lists_and_find_nothing_where_there_is_nothing() -> Non
     assert (reached(reply, "results.7.id"), reached(reply, "results.id"), reached(reply, "")) == ([], [], [reply])
 
 
-def test_a_service_gets_as_many_seconds_connections_and_bytes_as_its_limits_say() -> None:
+def test_a_service_gets_as_many_seconds_connections_bytes_and_calls_a_minute_as_its_limits_say() -> None:
     transport = ServiceTransport({}, "http://127.0.0.1:1", limit=3, timeout=7.5, most_bytes=100)
     assert (transport._limit, transport._timeout.total, transport._most_bytes) == (3, 7.5, 100)
+    service = ServiceEndpoint("http://127.0.0.1:1", "", (), EndpointLimits(rpm=30.0))
+    assert service.places.rates.per_minute() == pytest.approx(30.0 * SHARE)

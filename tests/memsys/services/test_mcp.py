@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,11 @@ import yaml
 
 from data_loaders.schema import Question, Turn, Unit
 from eval.conformance.checks import examine
+from memsys import processes
 from memsys.interface import with_settings
 from memsys.llm import network
 from memsys.llm.protocol import EndOfRun
-from memsys.services.mcp import MISSING, McpMemory, SessionError, _value
+from memsys.services.mcp import MISSING, McpMemory, Program, Session, SessionError, _value
 from memsys.services.memory import ServiceError
 from scripts.mock.memory_mcp import server
 from scripts.mock.memory_store import Store
@@ -89,6 +92,51 @@ def test_without_the_package_the_run_ends_and_says_what_to_install(monkeypatch: 
         memory.write(unit(1))
     assert "[mcp]" in MISSING
     memory.close()
+
+
+def test_a_server_gets_a_folder_its_own_settings_and_no_key_but_those_that_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[Any] = []
+
+    class Client:
+        server_info = None
+
+        def __init__(self, *given: Any) -> None: ...
+
+        async def __aenter__(self) -> Client:
+            return self
+
+        async def __aexit__(self, *error: object) -> None: ...
+
+    package: dict[str, dict[str, Any]] = {
+        "mcp.client": {"Client": Client},
+        "mcp.client.stdio": {
+            "StdioServerParameters": SimpleNamespace,
+            "stdio_client": lambda parameters, errlog: given.extend((parameters, errlog)),
+        },
+        "mcp.client.streamable_http": {"streamable_http_client": lambda url, http_client: given.append(url)},
+        "mcp.shared._httpx_utils": {"create_mcp_http_client": lambda headers: given.append(headers) or Client()},
+    }
+    for name in ("mcp", "mcp.shared", *package):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**package.get(name, {})))
+    monkeypatch.setenv("A_MEMORY_KEY", "mk-for-this-server")
+    env = {"STORE": "{scratch}/store", "A_MEMORY_KEY": "overwritten"}
+    process = Program("server", ("--at={scratch}",), env, ("A_MEMORY_KEY",), "", {}, True)
+    session = Session(process, "", 30.0)
+    parameters, said = given
+    folder = session._folder
+    assert [parameters.command, *parameters.args] == processes.kept(["server", f"--at={folder}"])
+    key = {"A_MEMORY_KEY": "mk-for-this-server"}
+    assert parameters.env == {"HOME": f"{folder}/home", "STORE": f"{folder}/store", **key}
+    assert parameters.cwd == folder
+    assert said.name == f"{folder}/stderr.txt"
+    session.close()
+    assert said.closed
+    assert not folder.exists()
+    there = replace(process, url="http://127.0.0.1:1/mcp", headers={"Authorization": "Bearer {A_MEMORY_KEY}"})
+    Session(there, "", 30.0).close()
+    assert given[2:] == [{"Authorization": "Bearer mk-for-this-server"}, there.url]
 
 
 # --- the reference server ---------------------------------------------------------------------------------------------

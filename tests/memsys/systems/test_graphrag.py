@@ -485,12 +485,12 @@ def test_a_local_search_of_either_release_starts_from_twice_the_ten_entities(mod
     assert len(kinds(made)["entity"]) == 20
 
 
-def test_the_community_with_most_matches_comes_first_then_the_higher_rated() -> None:
-    def rated(request: Request) -> str:
-        return json.dumps(
-            json.loads(report_of(request)) | {"rating": 9 if " | C1 | " in request.fields["texts"] else 1}
-        )
+def rated(request: Request) -> str:
+    """A report that rates C highest."""
+    return json.dumps(json.loads(report_of(request)) | {"rating": 9 if " | C1 | " in request.fields["texts"] else 1})
 
+
+def test_the_community_with_most_matches_comes_first_then_the_higher_rated() -> None:
     made, _ = memory({"P": cliques("A", "B", "C")}, report=rated)
     places = {entity.title: place for place, entity in enumerate(made._graph.entities)}
 
@@ -655,6 +655,14 @@ def test_a_point_stands_for_the_reports_that_it_names_or_for_the_whole_batch() -
     assert sources([]) == sources([999]) == ("t0", "t1")
 
 
+def test_a_point_stands_above_the_highest_of_its_reports() -> None:
+    made, _ = memory({"P": deep()}, EVERYWHERE | {"max_cluster_size": 5})
+    assert made._graph.deepest > 0
+    batch = list(made._graph.communities.values())
+    (point,) = made._points(1, batch, [{"description": "x", "score": 5}])
+    assert point.level == 3 + made._graph.deepest
+
+
 def test_points_that_exceed_the_budget_are_left_out() -> None:
     points = [{"description": "tea " * 30, "score": score} for score in (50, 70, 90)]
     made, llm = memory({"P": cliques("A")}, EVERYWHERE | {"max_tokens": 70}, map=json.dumps({"points": points}))
@@ -711,6 +719,8 @@ def test_reports_are_shuffled_and_packed_and_the_weightiest_lead_each_batch() ->
     (batch,) = made._batches()
     assert [made._graph.entities[one.entities[0]].title for one in batch] == ["C0", "A0", "B0"]
     assert [len(made._text_units(one)) for one in batch] == [4, 3, 1]
+    equal, _ = memory({"P": cliques("A", "B", "C")}, EVERYWHERE, report=rated)
+    assert [equal._graph.entities[one.entities[0]].title for one in equal._batches()[0]] == ["C0", "A0", "B0"]
 
 
 # --- failures ----------------------------------------------------------------------------------------------------------

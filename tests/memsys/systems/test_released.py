@@ -255,6 +255,8 @@ def test_garbage_on_stdout_is_passed_over_and_counted(toy: Callable[..., Release
     memory = toy({"fault": "garbage", "at": 3})
     written(memory)
     assert memory.held == 5
+    assert memory._life._process is not None
+    assert "not JSON, from native code" in memory._life._process._tail(), "it is shown with an error"
     if Path("/proc/self/fd").exists():
         assert memory.report()["counts"]["garbage"] == 1, (
             "what was written to the protocol itself; the rest went to stderr"
@@ -267,6 +269,7 @@ def test_a_worker_that_is_killed_is_given_the_history_again_and_reads_the_same(t
     written(memory)
     before = memory.read(ASKED)
     assert memory._life._process is not None
+    assert os.getsid(memory._life.pid) == memory._life.pid, "Ctrl-C in the terminal is for the harness alone"
     os.kill(memory._life.pid, signal.SIGKILL)
     memory._life._process._process.wait()
     with metering() as ledger:
@@ -275,6 +278,19 @@ def test_a_worker_that_is_killed_is_given_the_history_again_and_reads_the_same(t
         assert memory.read(ASKED) == before
     assert ledger.notes["released.restart"] == 1
     assert not ledger.calls, "the history was charged when it was written first"
+    assert memory._life.counts["calls_at_opening"] == 0
+
+
+@pytest.mark.slow
+def test_a_worker_that_does_not_start_is_counted(toy: Callable[..., Released], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise WorkerError("it cannot be started")
+
+    memory = toy()
+    monkeypatch.setattr("memsys.products.process.WorkerProcess", broken)
+    with pytest.raises(WorkerError, match="cannot be started"):
+        memory.write(unit(1))
+    assert memory._life.counts["workererror"] == 1
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -169,6 +170,8 @@ def test_verdicts_of_unjoined_answers_alone_have_no_mean_of_conversations(make: 
     assert any("Of another data set?" in each for each in scored.listed), "an answer that is not joined is named"
     (finding,) = findings(scored)
     assert (finding.status, finding.file) == ("not supported by this file", 1.0)
+    counted_as_wrong = {"mean, answers without a verdict counted as wrong": 1 / (len(rows()) + 1)}
+    assert readings(scored, printed(0.5)) == {"mean verdict": 1.0, **counted_as_wrong}
 
 
 def test_a_score_over_the_answerable_questions_is_compared_with_their_mean(invent: Invent) -> None:
@@ -176,17 +179,20 @@ def test_a_score_over_the_answerable_questions_is_compared_with_their_mean(inven
     scored = invent("mem", measures={"verdict": verdict})
     for over, mean in (("all", 0.95), ("1-4", 1.0)):
         assert next(iter(readings(scored, printed(mean, over=over)).values())) == pytest.approx(mean)
+    some = invent("mem", measures={"verdict": np.where(np.arange(40) < 10, np.nan, 1.0)})
+    known = readings(some, printed(0.5, over="1-4"))
+    assert known["mean, answers without a verdict counted as wrong"] == pytest.approx(28 / 38)
 
 
 def test_conversations_count_alike_in_a_mean_of_locomo_alone_and_half_marks_pass(invent: Invent) -> None:
     verdict = np.array(
-        [1.0 if at % 10 < 5 else 0.5 * (at // 10 == 0) for at in range(35)]
+        [1.0 if at % 10 < 4 else 0.5 * (at // 10 == 0) for at in range(35)]
     )  # longer conversations are right
     locomo, other = (invent("mem", 35, dataset=title, measures={"verdict": verdict}) for title in ("LoCoMo", "BEAM 1M"))
-    own = {"mean of the conversations' means": pytest.approx((5 * 1.0 + 5 * 0.5 / 3) / 10)}
-    assert readings(other, printed(0.6)) == {"mean verdict": pytest.approx(22.5 / 35)}
+    own = {"mean of the conversations' means": pytest.approx((4 * 1.0 + 0.5 / 4 + 5 * 0.5 / 3) / 10)}
+    assert readings(other, printed(0.6)) == {"mean verdict": pytest.approx(19 / 35)}
     assert readings(locomo, printed(0.6)) == {**readings(other, printed(0.6)), **own}
-    assert readings(locomo, printed(0.7, of="pass")) == {"share of at least half marks": pytest.approx(25 / 35)}
+    assert readings(locomo, printed(0.7, of="pass")) == {"share of at least half marks": pytest.approx(22 / 35)}
 
 
 def test_the_reading_that_agrees_is_named(make: Make) -> None:
@@ -409,6 +415,9 @@ def test_the_regression_gives_back_what_was_planted(make: Make) -> None:
     assert fitted is not None
     assert [points for points, _ in fitted.effects.values()] == pytest.approx([50.0, 10.0])
     assert (fitted.questions, fitted.systems, fitted.histories) == (120, 2, 6)
+    said = analysis(own)
+    assert "120 answers, 2 files, 6 conversations of LoCoMo." in said, said
+    assert re.search(r"\| 50\.0 \[\d+\.\d, \d+\.\d\] \|", said), said
 
 
 @pytest.mark.parametrize(
@@ -430,7 +439,8 @@ def test_no_rank_correlation_is_printed_where_length_alone_gives_the_order(
     assert agreement is not None
     assert agreement.plain == pytest.approx(1.0)
     assert agreement.given_words == (None if partial is None else pytest.approx(partial))
-    assert f"held equal {'–' if partial is None else '1.00'}." in analysis(own)
+    equal = f"with words held equal {'–' if partial is None else '1.00'}."
+    assert f"over 5 files: 1.00; {equal}" in analysis(own)
 
 
 def test_leniency_counts_unlike_and_unknowing_answers(make: Make) -> None:
@@ -503,6 +513,10 @@ def test_a_row_of_the_table_shows_the_joined_share_and_the_printed_score_of_its_
     said = table("set", rows_of([invent("mem", claimed=more, measures={"verdict": verdict})]))
     assert "also printed until 2026-05-13: 0.80 judge, not supported by this file, this file says 0.75" in said
     assert "also printed: 0.9 judge, which is a mean of three runs, another run, this file says 0.8" in said
+    assert said.count("also printed") == 2, "the first one is in the table"
+    answerable = invent("mem", measures={"answerable": np.ones(40)})
+    row = next(line for line in table("set", rows_of([answerable])).splitlines() if line.startswith("| mem "))
+    assert row.split(" | ")[7] == "–", "no question is unanswerable"
 
 
 def test_text_of_others_is_inert(make: Make) -> None:

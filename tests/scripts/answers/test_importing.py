@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +20,7 @@ from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, read_record
 from eval.judging.score_files import read_scores
 from eval.report.rendering import markdown
-from scripts.answers.formats import Origin, read_answers
+from scripts.answers.formats import Origin, read_answers, write_run
 from scripts.answers.matching import Questions
 from scripts.command import verb
 from scripts.commands.import_answers import their_cells
@@ -251,6 +252,20 @@ def test_a_judge_of_the_recall_is_refused(tmp_path: Path, lab: Lab) -> None:
     answers = lab.imported(mem0_file(tmp_path), Origin("theirs"), "locomo")
     with pytest.raises(RunError, match="imported answers come without it"):
         lab.score(answers, ["mem0_f1"], ["realmem_memory"])
+
+
+@pytest.mark.parametrize(
+    ("unjoined", "end"), [(["a: no question", "b: none"], "; the first: a: no question"), ([], "")]
+)
+def test_a_file_without_an_answer_of_the_data_set_is_refused_with_its_first_answer(
+    unjoined: list[str], end: str
+) -> None:
+    matched, contents = SimpleNamespace(pairs=[], unjoined=unjoined), SimpleNamespace(answers=["x", "y"])
+    file: Any = SimpleNamespace(name="theirs.json", matched=matched, contents=contents)
+    data: Any = SimpleNamespace(title="LoCoMo")
+    with pytest.raises(RunError) as refused:
+        write_run(cast(Any, None), data, file, Origin("theirs"))
+    assert str(refused.value) == f"theirs.json: none of 2 answers belongs to LoCoMo{end}"
 
 
 @pytest.mark.parametrize("name", ["../up", "", "a/b"])
