@@ -465,7 +465,7 @@ class GraphRag(RebuiltMemory):
         shuffled = np.random.default_rng(SHUFFLE_SEED)
         for community in (used[place] for place in shuffled.permutation(len(used))):
             tokens = count_tokens(f"[{community.id}] {graph.reports[community.id].content}\n", self.indexing.encoding)
-            if tokens > left:
+            if tokens > left or not batches:
                 batches.append([])
                 left = self.reading.max_tokens
             batches[-1].append(community)
