@@ -320,6 +320,8 @@ FIELDS = "own_cpu_seconds provider_seconds calls tokens_in tokens_out embedding_
 """The parts of a cost; seconds, calls and tokens."""
 KINDS = ("one_more", "consolidation", "cumulative", "read")
 """Subjects of the lines of a size."""
+WINDOW = 10
+"""Writes before a size whose mean is the cost of one more unit, where a figure does not say."""
 SHARING = ("cumulative", "read")
 """Lines whose exponents have no interval: a total contains those of smaller sizes, and means over questions share questions with them,
 so deviations from a line are not independent."""
@@ -331,9 +333,10 @@ COUNTS = ("turns", "questions", "first_questions", "failed", "unscored", "histor
 the drawn questions that were read."""
 
 
-def overlapping(sizes: Collection[float], window: int) -> bool:
-    """Whether the windows of writes before two of the sizes share writes; the exponent of one more unit then has no interval."""
-    return any(later - window < earlier for earlier, later in pairwise(sorted(sizes)))
+def sharing_kinds(sizes: Collection[float], window: int) -> tuple[str, ...]:
+    """Lines whose costs have exponents without interval: `SHARING`, and `one_more` if the windows of two sizes share writes."""
+    overlap = any(later - window < earlier for earlier, later in pairwise(sorted(sizes)))
+    return (*SHARING, "one_more") if overlap else SHARING
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,7 +530,7 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
     rows: list[list[object]] = [[*head, *COUNTS]]
     measured: dict[str, list[tuple[int, tuple[float | None, ...]]]] = {}
     at = {holding.n: place for place, holding in enumerate(holdings)}
-    overlap = overlapping([cost.n for cost in costs], max((len(cost.writes) for cost in costs), default=0))
+    kinds = sharing_kinds([cost.n for cost in costs], max((len(cost.writes) for cost in costs), default=0))
     for cost, kind, values in _lines(costs):
         place = at[cost.n]
         holding, before = holdings[place], holdings[place - 1] if place else None
@@ -544,7 +547,7 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
             known = [value for value in column if value is not None]
             fits.append(exponent([n for n, _ in series], known) if len(known) == len(series) else None)
         powers = [None if fit is None else fit.value for fit in fits]
-        shared = len(fits) if kind in SHARING else len(FIELDS) if kind == "one_more" and overlap else 0
+        shared = len(fits) if kind in SHARING else len(FIELDS) if kind in kinds else 0
         spans = [None if fit is None else fit.interval for fit in fits]
         spans[:shared] = [None] * shared
         rows.append([*start, "", "", f"{kind}_exponent", *map(_printed, powers), *_ends(spans), *[""] * len(COUNTS)])

@@ -352,6 +352,8 @@ class Clustering:
     seed: int = 224
 
 
+LEAST_VARIANCE = 1e-6
+"""Added to the variances of a mixture, as by scikit-learn's default, which the release takes."""
 _FEWEST = 5
 """Fewer nodes form a single cluster."""
 _ROUNDS = 10
@@ -421,24 +423,26 @@ def _mixture(points: np.ndarray, settings: Clustering) -> np.ndarray:
 
     points = points.astype(np.float64)
     distinct = len(np.unique(points, axis=0))
+    mixture = partial(GaussianMixture, reg_covar=LEAST_VARIANCE)
     best, lowest = 1, math.inf
     for size in range(1, max(2, min(settings.max_components, len(points), distinct + 1))):
         if _least_bic(points.shape, size) >= lowest:
             break
-        bic = GaussianMixture(size, random_state=settings.seed).fit(points).bic(points)
-        best, lowest = (size, bic) if bic < lowest else (best, lowest)
-    belongs: np.ndarray = GaussianMixture(best, random_state=0).fit(points).predict_proba(points) > settings.threshold
+        bic = mixture(size, random_state=settings.seed).fit(points).bic(points)
+        if bic < lowest:
+            best, lowest = size, bic
+    belongs: np.ndarray = mixture(best, random_state=0).fit(points).predict_proba(points) > settings.threshold
     return belongs
 
 
 def _least_bic(shape: tuple[int, ...], components: int) -> float:
     """A lower bound of the BIC of every mixture of `components` on points of this shape, [n, d]; it grows with `components`.
 
-    Scikit-learn adds 1e-6 to the variances, so no density exceeds that of a component with this variance at its mean. The release
-    fits every size; the sizes that are left out here (half of the time for clusters of fifty points) cannot have the lowest BIC.
+    No density exceeds that of a component with the least variance at its mean. The release fits every size; the sizes that are left
+    out here (half of the time for clusters of fifty points) cannot have the lowest BIC.
     """
     count, dimension = shape
-    densest = -dimension / 2 * math.log(2 * math.pi * 1e-6)
+    densest = -dimension / 2 * math.log(2 * math.pi * LEAST_VARIANCE)
     parameters = components * (dimension * (dimension + 1) / 2 + dimension + 1) - 1
     return parameters * math.log(count) - 2 * count * densest
 

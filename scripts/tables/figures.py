@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.growth import SHARING, Schedule, exponent, growth_file, measure, overlapping
+from eval.analysis.growth import WINDOW, Schedule, exponent, growth_file, measure, sharing_kinds
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
 from eval.metrics.evidence import evidence
@@ -236,7 +236,7 @@ def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
         metric = answer_metric(data.config) if data and options.get("score", False) else None
         schedule = Schedule(
             tuple(sizes),
-            options.get("window", 10),
+            options.get("window", WINDOW),
             options.get("reads", 0),
             options.get("questions", 0),
             experiment.cfg.k_evidence,
@@ -331,7 +331,7 @@ def make_figure(cfg: Figures) -> Outcome:
 def sharing(options: Mapping[str, Any], points: Sequence[Point]) -> set[str]:
     """Panels of a growth figure whose exponents have no interval, because sizes share questions, totals or writes (`exponent`)."""
     sizes = {float(point.x) for point in points if point.origin != "published"}
-    kinds = (*SHARING, "one_more") if overlapping(sizes, options.get("window", 10)) else SHARING
+    kinds = sharing_kinds(sizes, options.get("window", WINDOW))
     return {panel for panel, (kind, *_) in options["panels"].items() if kind in kinds}
 
 
